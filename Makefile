@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-long lint format lock check
+
+PYTHON := .venv/bin/python
+BOOTSTRAP := @sh deploy/bootstrap.sh
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+venv: ## make .venv from the hash-locked requirements
+	$(BOOTSTRAP) dev
+
+demo: ## run the demo until Ctrl-C; FRESH=1 begins anew, PORT=8000 chooses the port
+	$(BOOTSTRAP) demo
+	@exec $(PYTHON) manage.py demo $(if $(filter-out 0,$(FRESH)),--fresh) $(if $(PORT),--port $(PORT))
+
+test: lint ## gates, then the suite; ARGS= goes to pytest
+	@exec $(PYTHON) -m pytest $(ARGS)
+
+test-long: venv ## the tests marked long: soaks, 10 M rows, model runs
+	@exec $(PYTHON) -m pytest -m long --timeout=0 $(ARGS)
+
+lint: venv ## ruff, mypy, import-linter, djade, missing migrations
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --check --target-version 6.1
+	$(PYTHON) manage.py makemigrations --check --dry-run
+
+format: venv ## put code and templates into the house's form
+	$(PYTHON) -m ruff check --fix-only .
+	$(PYTHON) -m ruff format .
+	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 6.1
+
+check: venv ## Django's deployment check with production settings
+	@exec sh deploy/check.sh
+
+lock: venv ## write requirements/*.txt from *.in; ARGS=--upgrade takes newer versions
+	@sh deploy/lock.sh $(ARGS)
