@@ -1,0 +1,52 @@
+-- Roles are cluster-wide: a DBA runs this once per cluster and database, as a superuser or as a role with CREATEROLE that
+-- owns the database. `manage.py roles` prints it with the passwords filled in for the {{names}}; the demo and the tests run the same text.
+-- Running it again changes nothing but the passwords.
+
+DO $roles$
+DECLARE
+    wanted record;
+BEGIN
+    FOR wanted IN SELECT * FROM (VALUES
+        -- role, may log in
+        ('fencewatch_owner', false),        -- owns every object
+        ('fencewatch_actions', false),      -- owns the operators' functions; no table, no BYPASSRLS
+        ('fencewatch_keeping', false),      -- owns the keeper's functions; no table, no BYPASSRLS
+        ('fencewatch_migrator', true),      -- becomes fencewatch_owner to migrate
+        ('fencewatch_web', true),           -- reads what pages show
+        ('fencewatch_accounts', true),      -- users and sessions, nothing else
+        ('fencewatch_worker', true),        -- enqueues and works
+        ('fencewatch_reconciler', true),    -- verdicts and payload checks
+        ('fencewatch_keeper', true)         -- sweeps
+    ) AS r (name, logs_in) LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted.name) THEN
+            EXECUTE format('CREATE ROLE %I', wanted.name);
+        END IF;
+        EXECUTE format('ALTER ROLE %I %s NOINHERIT NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS NOREPLICATION',
+                       wanted.name, CASE WHEN wanted.logs_in THEN 'LOGIN' ELSE 'NOLOGIN' END);
+    END LOOP;
+END
+$roles$;
+
+ALTER ROLE fencewatch_migrator PASSWORD '{{migrator_password}}';
+ALTER ROLE fencewatch_web PASSWORD '{{web_password}}';
+ALTER ROLE fencewatch_accounts PASSWORD '{{accounts_password}}';
+ALTER ROLE fencewatch_worker PASSWORD '{{worker_password}}';
+ALTER ROLE fencewatch_reconciler PASSWORD '{{reconciler_password}}';
+ALTER ROLE fencewatch_keeper PASSWORD '{{keeper_password}}';
+
+-- INHERIT FALSE: the migrator has to say SET ROLE, so nothing is owned by accident.
+GRANT fencewatch_owner TO fencewatch_migrator WITH INHERIT FALSE, SET TRUE;
+GRANT fencewatch_actions TO fencewatch_owner WITH INHERIT FALSE, SET TRUE;
+GRANT fencewatch_keeping TO fencewatch_owner WITH INHERIT FALSE, SET TRUE;
+
+-- No temporary tables to shadow ours with, no objects in public but the owner's.
+DO $database$
+BEGIN
+    EXECUTE format('REVOKE TEMPORARY, CREATE ON DATABASE %I FROM PUBLIC', current_database());
+    EXECUTE format('GRANT CREATE ON DATABASE %I TO fencewatch_owner', current_database());
+END
+$database$;
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+GRANT USAGE, CREATE ON SCHEMA public TO fencewatch_owner;
+GRANT USAGE ON SCHEMA public TO fencewatch_migrator, fencewatch_actions, fencewatch_keeping, fencewatch_web,
+    fencewatch_accounts, fencewatch_worker, fencewatch_reconciler, fencewatch_keeper;

@@ -1,0 +1,84 @@
+"""Tenants, their keys, people's memberships, and which database role reads what."""
+
+import secrets
+from typing import Any
+
+from django.db import connections, models, transaction
+
+from workitems.errors import UnknownTenant
+from workitems.identifiers import check_tenant_id, pads, tenant_digest
+
+ROLES = ("viewer", "operator", "approver", "auditor")
+_ACCOUNT_APPS = frozenset({"auth", "sessions", "contenttypes"})
+_KEY_BYTES = 32
+
+
+class Router:
+    """Users and sessions are read and written by a database role of their own; only the owner migrates."""
+
+    def db_for_read(self, model: type[models.Model], **hints: Any) -> str:
+        return "accounts" if model._meta.app_label in _ACCOUNT_APPS else "default"
+
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str:
+        return self.db_for_read(model)
+
+    def allow_relation(self, obj1: models.Model, obj2: models.Model, **hints: Any) -> bool:
+        return obj1._meta.app_label in _ACCOUNT_APPS and obj2._meta.app_label in _ACCOUNT_APPS
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return db == "owner"
+
+
+def add_tenant(*, tenant_id: str, label: str = "", using: str = "owner") -> bytes:
+    """Add a tenant with a random key of its own; returns its digest. `label` is what pages call it: never the id.
+
+    Raises: BadIdentifier; django.db.IntegrityError when it exists.
+    """
+    check_tenant_id(tenant_id)
+    key = secrets.token_bytes(_KEY_BYTES)
+    inner, outer = pads(key)
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT fencewatch.add_tenant(%s, %s, %s, %s)", [tenant_id, label, inner, outer])
+    return tenant_digest(key, tenant_id=tenant_id)
+
+
+def rotate_tenant_key(*, tenant_id: str, using: str = "owner") -> int:
+    """Give a tenant a new key for rows from now on; returns its version. Earlier rows keep the key they have.
+
+    Raises: UnknownTenant.
+    """
+    inner, outer = pads(secrets.token_bytes(_KEY_BYTES))
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT tenant_id FROM tenant WHERE tenant_id = %s", [tenant_id])
+        if cursor.fetchone() is None:
+            raise UnknownTenant
+        cursor.execute("SELECT fencewatch.rotate_tenant_key(%s, %s, %s)", [tenant_id, inner, outer])
+        (version,) = cursor.fetchone()
+    return int(version)
+
+
+def add_membership(*, user_id: int, tenant_id: str | None, role: str, using: str = "owner") -> None:
+    """Give a person a role in one tenant, or in all of them where `tenant_id` is None. Giving it twice changes nothing."""
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}.")
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO membership (user_id, tenant_id, role) VALUES (%s, %s, %s)"
+            " ON CONFLICT ON CONSTRAINT membership_once DO NOTHING",
+            [user_id, tenant_id, role],
+        )
+
+
+def install_context_key(*, key: bytes, using: str = "owner") -> None:
+    """Let the database accept operator contexts signed by this key, and by no earlier one."""
+    inner, outer = pads(key)
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("SELECT inner_pad FROM fencewatch.context_key WHERE retired_at IS NULL FOR UPDATE")
+        if [bytes(row[0]) for row in cursor.fetchall()] == [inner]:
+            return
+        cursor.execute("UPDATE fencewatch.context_key SET retired_at = clock_timestamp() WHERE retired_at IS NULL")
+        cursor.execute(
+            "INSERT INTO fencewatch.context_key (version, inner_pad, outer_pad)"
+            " SELECT coalesce(max(version), 0) + 1, %s, %s FROM fencewatch.context_key",
+            [inner, outer],
+        )
