@@ -1,0 +1,116 @@
+"""Typed readers of environment variables. A bad value raises one sentence that names the variable, never its content."""
+
+import os
+import re
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from psycopg import IsolationLevel, ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+WEB_STATEMENT_TIMEOUT_MS = 5000
+
+
+def text(name: str, *, default: str = "") -> str:
+    return os.environ.get(name, "").strip() or default
+
+
+def required(name: str, *, because: str) -> str:
+    value = text(name)
+    if not value:
+        raise ImproperlyConfigured(f"{name} is missing: {because}.")
+    return value
+
+
+def flag(name: str, *, default: bool = False) -> bool:
+    value = text(name, default="1" if default else "0").lower()
+    if value not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
+        raise ImproperlyConfigured(f"{name} is not a switch: give 1 or 0.")
+    return value in {"1", "true", "yes", "on"}
+
+
+def number(name: str, *, default: int, least: int, most: int) -> int:
+    value = text(name, default=str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
+        raise ImproperlyConfigured(f"{name} is not a whole number from {least} to {most}.")
+    return int(value)
+
+
+def words(name: str) -> list[str]:
+    return [word.strip() for word in text(name).split(",") if word.strip()]
+
+
+def key(name: str) -> bytes | None:
+    """32 bytes written as 64 hexadecimal characters, or None where the variable is absent."""
+    value = text(name)
+    if not value:
+        return None
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise ImproperlyConfigured(f"{name} is not 64 hexadecimal characters: make one with `openssl rand -hex 32`.")
+    return bytes.fromhex(value)
+
+
+def address(name: str, *, schemes: tuple[str, ...]) -> str:
+    value = text(name)
+    if value and not re.fullmatch(rf"({'|'.join(schemes)})://[^\s]+", value):
+        raise ImproperlyConfigured(f"{name} is not an address that starts with {' or '.join(s + '://' for s in schemes)}.")
+    return value
+
+
+def path_prefix(name: str) -> str | None:
+    value = text(name).rstrip("/")
+    if not value:
+        return None
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
+        raise ImproperlyConfigured(f"{name} is not a path such as /fencewatch.")
+    return value
+
+
+def database(name: str, *, application: str, settings: dict[str, str], pool: int = 0, **options: Any) -> dict[str, Any]:
+    """
+    A Django database from a PostgreSQL URL; empty where the variable is absent.
+
+    ``settings`` are PostgreSQL settings of each session, ``pool`` the most connections a process may hold (0: no pool).
+    The URL's own parameters (sslmode, several hosts with target_session_attrs, ...) are passed on.
+    """
+    value = text(name)
+    if not value:
+        return {}
+    if not re.match(r"postgres(ql)?://", value):
+        raise ImproperlyConfigured(f"{name} is not a URL of the form postgresql://role:password@host:port/database.")
+    try:
+        parts = conninfo_to_dict(value)
+    except ProgrammingError:
+        # libpq's own message quotes the URL, and with it the password.
+        raise ImproperlyConfigured(f"{name} cannot be read as a PostgreSQL URL.") from None
+    absent = [part for part in ("user", "dbname") if not parts.get(part)]
+    if absent:
+        raise ImproperlyConfigured(f"{name} names no {' and no '.join(absent)}.")
+    named = {part: parts.pop(part, "") for part in ("dbname", "user", "password", "host", "port", "options")}
+    session = " ".join([str(named["options"] or ""), *(f"-c {word}={setting}" for word, setting in settings.items())])
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": named["dbname"],
+        "USER": named["user"],
+        "PASSWORD": named["password"],
+        "HOST": named["host"],
+        "PORT": str(named["port"] or ""),
+        "TIME_ZONE": "UTC",
+        "ATOMIC_REQUESTS": False,
+        # A pool and Django's persistent connections exclude each other.
+        "CONN_MAX_AGE": 0 if pool else 60,
+        "CONN_HEALTH_CHECKS": not pool,
+        "DISABLE_SERVER_SIDE_CURSORS": False,
+        "OPTIONS": {
+            "application_name": f"fencewatch {application}",
+            "connect_timeout": 5,
+            "options": session.strip(),
+            # Values bound by the server do not stand in pg_stat_activity, where each session of the role could read them.
+            "server_side_binding": True,
+            # A claim under REPEATABLE READ fails where READ COMMITTED takes the next row, whatever the database's default is.
+            "isolation_level": IsolationLevel.READ_COMMITTED,
+            **({"pool": {"min_size": 0, "max_size": pool, "timeout": 5}} if pool else {}),
+            **parts,
+            **options,
+        },
+    }
