@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+LEGACY = "legacy"
+"""The job type of rows that came without one."""
+
 
 class State(StrEnum):
     """Where a work item stands. The article's six states; no others exist."""

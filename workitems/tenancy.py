@@ -69,6 +69,16 @@ def add_membership(*, user_id: int, tenant_id: str | None, role: str, using: str
         )
 
 
+def remove_membership(*, user_id: int, tenant_id: str | None, role: str, using: str = "owner") -> bool:
+    """Take a role away; False when the person did not have it."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM membership WHERE user_id = %s AND tenant_id IS NOT DISTINCT FROM %s AND role = %s",
+            [user_id, tenant_id, role],
+        )
+        return bool(cursor.rowcount)
+
+
 def install_context_key(*, key: bytes, using: str = "owner") -> None:
     """Let the database accept operator contexts signed by this key, and by no earlier one."""
     inner, outer = pads(key)

@@ -48,7 +48,7 @@ BEGIN
     SELECT array_agg(m.op_digest) INTO made FROM made_now m;
     RETURN QUERY
         SELECT u.place,
-               CASE WHEN w.op_digest = ANY (made) AND u.place = min(u.place) OVER (PARTITION BY u.tenant_id, u.operation_id) THEN 'enqueued'
+               CASE WHEN w.op_digest IN (SELECT unnest(made)) AND u.place = min(u.place) OVER (PARTITION BY u.tenant_id, u.operation_id) THEN 'enqueued'
                     WHEN w.payload_hash = u.payload_hash THEN 'replay'
                     ELSE 'conflict' END,
                w.state, w.outcome_code, w.op_digest

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.db import connections
 
-from workitems.errors import OwnershipLost
+from workitems.errors import BadJobType, OwnershipLost
 from workitems.protocol.statements import run, watch_replication
-from workitems.states import State, Target
+from workitems.states import LEGACY, State, Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +57,14 @@ def claim(*, job_type: str, worker: str, limit: int = 1, using: str = "worker") 
     A type D item is claimed alone, whatever the limit. A claim whose commit could not be confirmed as replicated is not
     owned and not returned: its lease runs out.
 
-    Raises: RuntimeError inside a transaction: a claim has to be committed before anybody acts on it.
+    Raises: RuntimeError inside a transaction: a claim has to be committed before anybody acts on it. BadJobType for
+    `legacy`: rows without a job type are for workers that know the article's statements only.
     Source: the article, "Claim: one atomic statement"; design, section 3, rules 1 to 6.
     """
     if connections[using].in_atomic_block:
         raise RuntimeError("claim() was called inside a transaction; a claim must commit before anybody acts on it.")
+    if job_type == LEGACY:
+        raise BadJobType("legacy items have no job type: nobody here knows what would run them.")
     taken = _take("take_over", job_type=job_type, worker=worker, limit=limit, using=using)
     if len(taken) < limit:
         taken += _take("claim", job_type=job_type, worker=worker, limit=limit - len(taken), using=using)
