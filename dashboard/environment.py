@@ -53,7 +53,9 @@ def key(name: str) -> bytes | None:
 def address(name: str, *, schemes: tuple[str, ...]) -> str:
     value = text(name)
     if value and not re.fullmatch(rf"({'|'.join(schemes)})://[^\s]+", value):
-        raise ImproperlyConfigured(f"{name} is not an address that starts with {' or '.join(s + '://' for s in schemes)}.")
+        raise ImproperlyConfigured(
+            f"{name} is not an address that starts with {' or '.join(s + '://' for s in schemes)}."
+        )
     return value
 
 

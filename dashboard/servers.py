@@ -132,9 +132,7 @@ class Postgres:
         end(self.process, how=signal.SIGINT, seconds=60)
 
 
-def start_postgres(
-    *, folder: Path, port: int | None = None, settings: Mapping[str, str] | None = None
-) -> Postgres:
+def start_postgres(*, folder: Path, port: int | None = None, settings: Mapping[str, str] | None = None) -> Postgres:
     """
     Start PostgreSQL on ``folder``, which is made at the first call, on a chosen or a free port of the loopback address.
 
@@ -162,7 +160,12 @@ def start_postgres(
     } | dict(settings or {})
     log = folder / "postgres.log"
     process = spawn(
-        [binaries / "postgres", "-D", data, *(word for name, value in given.items() for word in ("-c", f"{name}={value}"))],
+        [
+            binaries / "postgres",
+            "-D",
+            data,
+            *(word for name, value in given.items() for word in ("-c", f"{name}={value}")),
+        ],
         log=log,
         folder=Path("/"),
         os_user=os_user,
@@ -194,11 +197,15 @@ def _unprivileged_user() -> str | None:
     with contextlib.suppress(KeyError):
         return pwd.getpwnam(OS_USER).pw_name
     made = subprocess.run(
-        ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", OS_USER], capture_output=True, check=False
+        ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", OS_USER],
+        capture_output=True,
+        check=False,
     )
     # 9: another start made it meanwhile.
     if made.returncode not in {0, 9}:
-        raise ServerFailed(f"PostgreSQL does not run as root and the user {OS_USER} could not be added; run this as another user.")
+        raise ServerFailed(
+            f"PostgreSQL does not run as root and the user {OS_USER} could not be added; run this as another user."
+        )
     return OS_USER
 
 
@@ -264,7 +271,13 @@ def _initialise(binaries: Path, *, data: Path, secret: Path, os_user: str | None
         made = subprocess.run(  # type: ignore[call-overload]
             [
                 *(str(binaries / "initdb"), "-D", str(data), "-U", SUPERUSER, f"--pwfile={handed}"),
-                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8", "--no-sync"),
+                *(
+                    "--auth=scram-sha-256",
+                    "--encoding=UTF8",
+                    "--locale-provider=builtin",
+                    "--locale=C.UTF-8",
+                    "--no-sync",
+                ),
             ],
             cwd="/",
             capture_output=True,
@@ -353,7 +366,7 @@ def start_valkey(*, folder: Path, port: int | None = None, password: str | None 
     configuration.unlink(missing_ok=True)
     configuration.touch(mode=0o600)
     configuration.write_text(
-        f"bind 127.0.0.1\nport {chosen}\nrequirepass {word}\nsave \"\"\nappendonly no\nprotected-mode yes\n"
+        f'bind 127.0.0.1\nport {chosen}\nrequirepass {word}\nsave ""\nappendonly no\nprotected-mode yes\n'
         f"dir {folder.resolve()}\ndaemonize no\nmaxmemory 256mb\nmaxmemory-policy noeviction\n"
     )
     log = folder / "valkey.log"

@@ -41,7 +41,9 @@ _ROLES = {
     "accounts": environment.database("ACCOUNTS_DATABASE_URL", application="accounts", settings=_READS, pool=_POOL),
     "worker": environment.database("WORKER_DATABASE_URL", application="worker", settings=_WORKS, prepare_threshold=1),
     "keeper": environment.database("KEEPER_DATABASE_URL", application="keeper", settings=_WORKS, prepare_threshold=1),
-    "owner": environment.database("OWNER_DATABASE_URL", application="owner", settings={}, assume_role="fencewatch_owner"),
+    "owner": environment.database(
+        "OWNER_DATABASE_URL", application="owner", settings={}, assume_role="fencewatch_owner"
+    ),
 }
 DATABASES = {alias: database for alias, database in _ROLES.items() if database}
 # Django insists on this alias; where it has no URL, using it says which variable is missing.
@@ -185,6 +187,13 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 # Celery: wake-ups without data. A lost one costs a sweep, a repeated one is harmless; the table is the record.
 # ---------------------------------------------------------------------------------------------------------------------
 JOB_MODULES = environment.words("FENCEWATCH_JOB_MODULES")
+WAKE_EVERY_SECONDS = environment.number("FENCEWATCH_WAKE_EVERY_SECONDS", default=2, least=1, most=3600)
+SWEEP_EVERY_SECONDS = environment.number("FENCEWATCH_SWEEP_EVERY_SECONDS", default=5, least=1, most=3600)
+# How long one wake-up goes on claiming, and how long the item in hand may then take before the worker breaks it off.
+WAKE_BUDGET_SECONDS = environment.number("FENCEWATCH_WAKE_BUDGET_SECONDS", default=10, least=1, most=3600)
+WAKE_SOFT_LIMIT_SECONDS = environment.number("FENCEWATCH_WAKE_SOFT_LIMIT_SECONDS", default=300, least=10, most=86_400)
+# A wake-up that waited longer than this in the broker is dropped: the next beat is here already.
+WAKE_EXPIRES_SECONDS = 30
 CELERY_BROKER_URL = environment.address("CELERY_BROKER_URL", schemes=("redis", "rediss", "amqp", "amqps"))
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_SERIALIZER = "json"
@@ -207,6 +216,11 @@ if CELERY_BROKER_URL.startswith("redis"):
         "unacked_restore_throttle": 1,
         "socket_timeout": 5,
         "socket_connect_timeout": 2,
+        # What a publisher does when the broker is away: one more try, then go on without it. Workers reconnect for ever.
+        "max_retries": 1,
+        "interval_start": 0,
+        "interval_step": 0.1,
+        "interval_max": 0.1,
     }
 CELERY_TIMEZONE = "UTC"
 # Reuse a task's database connections; a broken one is closed by Django's own check.
