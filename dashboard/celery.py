@@ -1,0 +1,54 @@
+"""Celery: `celery -A dashboard worker` and `celery -A dashboard beat`. Brings wake-ups to workers, nothing else."""
+
+import logging
+import os
+import sys
+from multiprocessing.sharedctypes import RawValue
+from typing import Any
+
+from celery import Celery, signals
+from django.conf import settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+
+# One byte that forked children share with their parent: only the parent hears of a shutdown. No lock: a child that is
+# killed would hold it for ever.
+_shutting_down = RawValue("b", 0)
+
+app = Celery("fencewatch")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.update(
+    imports=("workitems.jobs.tasks",),
+    # In memory: a schedule of seconds needs no file that remembers when it last ran.
+    beat_scheduler="celery.beat:Scheduler",
+    beat_schedule={
+        "wake": {"task": "fencewatch.wake", "schedule": settings.WAKE_EVERY_SECONDS},
+        "sweep": {"task": "fencewatch.sweep", "schedule": settings.SWEEP_EVERY_SECONDS},
+    },
+)
+
+
+@signals.setup_logging.connect
+def keep_django_logging(**_: Any) -> None:
+    """Being connected keeps Celery from setting up loggers of its own, which would print tracebacks with messages."""
+    for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@signals.import_modules.connect(sender=app)
+def load_job_types(**_: Any) -> None:
+    """Import the job types; a wrong definition stops the start with its sentence."""
+    from workitems.errors import BadJobType
+    from workitems.jobs import registry, tasks
+
+    tasks.shutting_down = lambda: bool(_shutting_down.value)
+    try:
+        registry.load(settings.JOB_MODULES)
+    except BadJobType as error:
+        sys.exit(f"Fencewatch cannot start: {error}")
+
+
+@signals.worker_shutting_down.connect
+def tell_children(**_: Any) -> None:
+    """Let the running wake-ups end after the item in hand."""
+    _shutting_down.value = 1

@@ -1,0 +1,96 @@
+"""Agreement: whether code and the job_type table say the same of each job type."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from django.db import transaction
+
+from workitems.errors import JobTypesDiffer
+from workitems.jobs.definition import JobType
+from workitems.jobs.payloads import run
+
+CACHE_SECONDS = 5.0
+
+_cache: dict[str, tuple[float, Mapping[str, str]]] = {}
+_cache_lock = Lock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How the registered job types stand to the table's rows, by name."""
+
+    added: Sequence[str]
+    changed: Sequence[str]
+    unchanged: Sequence[str]
+    gone: Sequence[str]  # rows without code here; kept, since items and history refer to them
+
+    @property
+    def is_none(self) -> bool:
+        """Whether workers of this code may claim every job type that it registers."""
+        return not (self.added or self.changed)
+
+
+def difference(job_types: Mapping[str, JobType], *, using: str = "owner") -> Difference:
+    """Compare the registered job types with the table, by fingerprint."""
+    known = _fingerprints(using)
+    return Difference(
+        added=[name for name in job_types if name not in known],
+        changed=[name for name, job in job_types.items() if name in known and known[name] != job.fingerprint],
+        unchanged=[name for name, job in job_types.items() if known.get(name) == job.fingerprint],
+        gone=sorted(known.keys() - job_types.keys()),
+    )
+
+
+def sync(job_types: Mapping[str, JobType], *, using: str = "owner") -> Difference:
+    """Write every definition that differs into the table, in one transaction; returns what differed before.
+
+    What operators decide, a hold, stays as it is. Rows without code stay too. Workers notice within seconds.
+    """
+    with transaction.atomic(using=using):
+        found = difference(job_types, using=using)
+        for name in (*found.added, *found.changed):
+            job = job_types[name]
+            with run("put_job_type", {**job.row, "fingerprint": job.fingerprint}, using=using):
+                pass
+    forget()
+    return found
+
+
+def require(job: JobType, *, using: str = "worker") -> None:
+    """Refuse to claim a job type whose definition here is not the table's. Cheap: the table is read every few seconds.
+
+    Raises: JobTypesDiffer.
+    """
+    known = _cached_fingerprints(using).get(job.name)
+    if known == job.fingerprint:
+        return
+    forget()  # the next try reads the table: a sync takes effect at once
+    found = "is not in the job_type table" if known is None else "differs from its row in the job_type table"
+    raise JobTypesDiffer(
+        f"{job.name} {found}, so it is not claimed here; run `manage.py sync_job_types` with this version of the code,"
+        " or restart this worker with the version that was synced."
+    )
+
+
+def forget() -> None:
+    """Drop what was read of the table, so that the next comparison reads it."""
+    with _cache_lock:
+        _cache.clear()
+
+
+def _cached_fingerprints(using: str) -> Mapping[str, str]:
+    with _cache_lock:
+        read_at, known = _cache.get(using, (-CACHE_SECONDS, {}))
+    if time.monotonic() - read_at < CACHE_SECONDS:
+        return known
+    known = _fingerprints(using)
+    with _cache_lock:
+        _cache[using] = (time.monotonic(), known)
+    return known
+
+
+def _fingerprints(using: str) -> Mapping[str, str]:
+    with run("fingerprints", {}, using=using) as cursor:
+        return dict(cursor.fetchall())
