@@ -88,8 +88,13 @@ def database(name: str, *, application: str, settings: dict[str, str], pool: int
     absent = [part for part in ("user", "dbname") if not parts.get(part)]
     if absent:
         raise ImproperlyConfigured(f"{name} names no {' and no '.join(absent)}.")
+    if not re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
+        raise ImproperlyConfigured(f"{name} names a port that is not a number.")
     named = {part: parts.pop(part, "") for part in ("dbname", "user", "password", "host", "port", "options")}
-    session = " ".join([str(named["options"] or ""), *(f"-c {word}={setting}" for word, setting in settings.items())])
+    # A claim under REPEATABLE READ fails where READ COMMITTED takes the next row, whatever the database's default is. The
+    # driver's isolation level reaches explicit transactions only; single statements follow the session's default.
+    pinned = {"default_transaction_isolation": r"read\ committed", **settings}
+    session = " ".join([str(named["options"] or ""), *(f"-c {word}={setting}" for word, setting in pinned.items())])
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": named["dbname"],
@@ -109,7 +114,6 @@ def database(name: str, *, application: str, settings: dict[str, str], pool: int
             "options": session.strip(),
             # Values bound by the server do not stand in pg_stat_activity, where each session of the role could read them.
             "server_side_binding": True,
-            # A claim under REPEATABLE READ fails where READ COMMITTED takes the next row, whatever the database's default is.
             "isolation_level": IsolationLevel.READ_COMMITTED,
             **({"pool": {"min_size": 0, "max_size": pool, "timeout": 5}} if pool else {}),
             **parts,

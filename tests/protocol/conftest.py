@@ -26,6 +26,11 @@ def foreign(database: Any) -> Iterator[psycopg.Connection[Any]]:
     """A connection of the worker role without any of our settings: a worker that knows the article's statements only."""
     settings = connections["worker"].settings_dict
     with psycopg.connect(
-        host=settings["HOST"], port=settings["PORT"], dbname=settings["NAME"], user=settings["USER"], password=settings["PASSWORD"], autocommit=True
+        host=settings["HOST"],
+        port=settings["PORT"],
+        dbname=settings["NAME"],
+        user=settings["USER"],
+        password=settings["PASSWORD"],
+        autocommit=True,
     ) as connection:
         yield connection

@@ -14,7 +14,9 @@ HASH = hashlib.sha256(b"{}").digest()
 JOB_TYPE = "test.job"
 
 
-def add_job_type(name: str = JOB_TYPE, *, target: str = "C", max_attempts: int = 3, ceiling: int = 5, lease: int = 60, **more: Any) -> str:
+def add_job_type(
+    name: str = JOB_TYPE, *, target: str = "C", max_attempts: int = 3, ceiling: int = 5, lease: int = 60, **more: Any
+) -> str:
     """A row of job_type, as `sync_job_types` would write it."""
     columns: dict[str, Any] = {
         "name": name,
@@ -51,7 +53,14 @@ def add_job_type(name: str = JOB_TYPE, *, target: str = "C", max_attempts: int =
 
 def enqueue(tenant_id: str, operation_id: str = "op-1", *, job_type: str = JOB_TYPE, **more: Any) -> protocol.Enqueued:
     return protocol.enqueue(
-        **{"tenant_id": tenant_id, "operation_id": operation_id, "payload_hash": HASH, "payload_ref": "ref", "job_type": job_type, **more}
+        **{
+            "tenant_id": tenant_id,
+            "operation_id": operation_id,
+            "payload_hash": HASH,
+            "payload_ref": "ref",
+            "job_type": job_type,
+            **more,
+        }
     )
 
 
@@ -75,13 +84,17 @@ def guard_off(superuser: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        superuser.execute("ALTER TABLE work_item ENABLE ALWAYS TRIGGER guard, ENABLE ALWAYS TRIGGER identify,"
-                          " ENABLE ALWAYS TRIGGER never_removed, ENABLE ALWAYS TRIGGER never_truncated,"
-                          " ENABLE ALWAYS TRIGGER record_enqueued, ENABLE ALWAYS TRIGGER record_changed")
+        superuser.execute(
+            "ALTER TABLE work_item ENABLE ALWAYS TRIGGER guard, ENABLE ALWAYS TRIGGER identify,"
+            " ENABLE ALWAYS TRIGGER never_removed, ENABLE ALWAYS TRIGGER never_truncated,"
+            " ENABLE ALWAYS TRIGGER record_enqueued, ENABLE ALWAYS TRIGGER record_changed"
+        )
 
 
 def let_leases_run_out(superuser: Any) -> None:
-    superuser.execute("UPDATE work_item SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE state = 'claimed'")
+    superuser.execute(
+        "UPDATE work_item SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE state = 'claimed'"
+    )
 
 
 def make(state: State, tenant_id: str, operation_id: str = "op-1", *, job_type: str = JOB_TYPE) -> protocol.Claim:

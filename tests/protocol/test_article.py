@@ -23,7 +23,9 @@ COMPLETE = f"UPDATE work_item SET state = 'succeeded', outcome_code = 'ok', leas
 SWEEP = "UPDATE work_item SET state = 'unknown', updated_at = now() WHERE state = 'claimed' AND lease_expires_at < now() AND attempts >= max_attempts"
 
 
-def test_insert_claim_heartbeat_and_complete_work_as_printed(database: Any, foreign: Any, tenants: tuple[str, str]) -> None:
+def test_insert_claim_heartbeat_and_complete_work_as_printed(
+    database: Any, foreign: Any, tenants: tuple[str, str]
+) -> None:
     key = {"tenant": tenants[0], "operation": "op-1", "hash": b"\x01", "worker": "old", "fence": 0}
     assert foreign.execute(INSERT, key).fetchone() == ("op-1",)
     assert foreign.execute(INSERT, key).fetchone() is None
@@ -39,7 +41,9 @@ def test_insert_claim_heartbeat_and_complete_work_as_printed(database: Any, fore
     assert row(tenants[0])["outcome_code"] == "ok"
 
 
-def test_its_sweep_as_printed_leaves_no_lease_behind(database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str], verbs_of: Any) -> None:
+def test_its_sweep_as_printed_leaves_no_lease_behind(
+    database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str], verbs_of: Any
+) -> None:
     key = {"tenant": tenants[0], "operation": "op-1", "hash": b"\x01", "worker": "old"}
     foreign.execute(INSERT, key)
     superuser.execute("UPDATE work_item SET max_attempts = 1")
@@ -51,7 +55,9 @@ def test_its_sweep_as_printed_leaves_no_lease_behind(database: Any, foreign: Any
     assert verbs_of(tenants[0]) == ["enqueue", "claim", "sweep"]
 
 
-def test_our_sweep_never_calls_a_foreign_workers_item_never_begun(database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_our_sweep_never_calls_a_foreign_workers_item_never_begun(
+    database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     key = {"tenant": tenants[0], "operation": "op-1", "hash": b"\x01", "worker": "old"}
     foreign.execute(INSERT, key)
     superuser.execute("UPDATE work_item SET max_attempts = 1")
@@ -60,7 +66,9 @@ def test_our_sweep_never_calls_a_foreign_workers_item_never_begun(database: Any,
     assert protocol.sweep().unknown == 1
 
 
-def test_it_cannot_claim_what_is_not_due_or_on_hold(database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_it_cannot_claim_what_is_not_due_or_on_hold(
+    database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     key = {"tenant": tenants[0], "operation": "op-1", "hash": b"\x01", "worker": "old"}
     foreign.execute(INSERT, key)
     superuser.execute("UPDATE work_item SET available_at = clock_timestamp() + interval '1 hour'")
@@ -75,7 +83,9 @@ def test_it_cannot_claim_what_is_not_due_or_on_hold(database: Any, foreign: Any,
     assert foreign.execute(CLAIM, key).fetchone() is None  # nor taken over
 
 
-def test_it_claims_no_job_type_that_is_not_open_to_it_and_our_workers_claim_no_legacy(database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_it_claims_no_job_type_that_is_not_open_to_it_and_our_workers_claim_no_legacy(
+    database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0], "ours")
     assert foreign.execute(CLAIM, {"worker": "old"}).fetchone() is None
@@ -85,7 +95,9 @@ def test_it_claims_no_job_type_that_is_not_open_to_it_and_our_workers_claim_no_l
         protocol.claim(job_type="legacy", worker="new")
 
 
-def test_what_a_foreign_worker_held_must_be_reconciled_by_ours(database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_what_a_foreign_worker_held_must_be_reconciled_by_ours(
+    database: Any, foreign: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(foreign_claims=True)
     enqueue(tenants[0], "ours")
     foreign.execute(CLAIM, {"worker": "old"})

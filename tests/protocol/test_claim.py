@@ -13,12 +13,22 @@ CONNECTIONS = 32
 ITEMS = 5_000
 
 
-def test_thirty_two_connections_claim_five_thousand_items_each_exactly_once(database: Any, tenants: tuple[str, str]) -> None:
+def test_thirty_two_connections_claim_five_thousand_items_each_exactly_once(
+    database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
-    protocol.enqueue_many([
-        protocol.NewItem(tenant_id=tenants[n % 2], operation_id=f"op-{n // 2}", payload_hash=HASH, payload_ref="r", job_type="test.job")
-        for n in range(ITEMS)
-    ])
+    protocol.enqueue_many(
+        [
+            protocol.NewItem(
+                tenant_id=tenants[n % 2],
+                operation_id=f"op-{n // 2}",
+                payload_hash=HASH,
+                payload_ref="r",
+                job_type="test.job",
+            )
+            for n in range(ITEMS)
+        ]
+    )
     taken: list[protocol.Claim] = []
     errors: list[Exception] = []
     start = threading.Barrier(CONNECTIONS)
@@ -29,7 +39,7 @@ def test_thirty_two_connections_claim_five_thousand_items_each_exactly_once(data
             start.wait(timeout=60)
             while batch := protocol.claim(job_type="test.job", worker=f"host/{number}/x", limit=1 + number % 16):
                 taken.extend(batch)
-        except Exception as error:  # a thread's failure must fail the test
+        except Exception as error:  # noqa: BLE001 a thread's failure must fail the test
             errors.append(error)
         finally:
             connections.close_all()
@@ -52,16 +62,24 @@ def test_thirty_two_connections_claim_five_thousand_items_each_exactly_once(data
         assert owners.get(f"host/{number}/x", 0) == sum(c.worker == f"host/{number}/x" for c in taken)
 
 
-def test_the_oldest_due_item_is_claimed_first_and_none_before_it_is_due(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_the_oldest_due_item_is_claimed_first_and_none_before_it_is_due(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     for name in ("later", "sooner", "not-due"):
         enqueue(tenants[0], name)
-    superuser.execute("UPDATE work_item SET available_at = clock_timestamp() - interval '1 hour' WHERE operation_id = 'sooner'")
-    superuser.execute("UPDATE work_item SET available_at = clock_timestamp() + interval '1 hour' WHERE operation_id = 'not-due'")
+    superuser.execute(
+        "UPDATE work_item SET available_at = clock_timestamp() - interval '1 hour' WHERE operation_id = 'sooner'"
+    )
+    superuser.execute(
+        "UPDATE work_item SET available_at = clock_timestamp() + interval '1 hour' WHERE operation_id = 'not-due'"
+    )
     assert [c.operation_id for c in protocol.claim(job_type="test.job", worker="w", limit=10)] == ["sooner", "later"]
 
 
-def test_a_job_type_on_hold_is_not_claimed_nor_taken_over(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_job_type_on_hold_is_not_claimed_nor_taken_over(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0], "running")
     claim = claim_one()
@@ -74,7 +92,9 @@ def test_a_job_type_on_hold_is_not_claimed_nor_taken_over(database: Any, superus
     assert [c.operation_id for c in protocol.claim(job_type="test.job", worker="other", limit=5)] == ["waiting"]
 
 
-def test_the_fence_carries_the_servers_timeline_and_rises_with_every_claim(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_the_fence_carries_the_servers_timeline_and_rises_with_every_claim(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     (timeline,) = superuser.execute("SELECT fencewatch.timeline()").fetchone()
@@ -84,23 +104,31 @@ def test_the_fence_carries_the_servers_timeline_and_rises_with_every_claim(datab
     assert claim_one("other").fence == first.fence + 1
 
 
-def test_a_claim_inside_a_transaction_is_refused_because_it_could_be_rolled_back_after_the_effect(database: Any, tenants: tuple[str, str]) -> None:
+def test_a_claim_inside_a_transaction_is_refused_because_it_could_be_rolled_back_after_the_effect(
+    database: Any, tenants: tuple[str, str]
+) -> None:
     with transaction.atomic(using="worker"), pytest.raises(RuntimeError, match="commit before"):
         protocol.claim(job_type="test.job", worker="w")
 
 
-def test_a_lease_counts_from_the_write_and_not_from_the_start_of_the_transaction(database: Any, tenants: tuple[str, str]) -> None:
+def test_a_lease_counts_from_the_write_and_not_from_the_start_of_the_transaction(
+    database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(lease=60)
     enqueue(tenants[0])
     claim = claim_one()
     with transaction.atomic(using="worker"), connections["worker"].cursor() as cursor:
         cursor.execute("SELECT now()")
         protocol.heartbeat(claim, progress=1)
-        cursor.execute("SELECT lease_expires_at > now() + interval '60 seconds' FROM work_item WHERE operation_id = 'op-1'")
+        cursor.execute(
+            "SELECT lease_expires_at > now() + interval '60 seconds' FROM work_item WHERE operation_id = 'op-1'"
+        )
         assert cursor.fetchone() == (True,)
 
 
-def test_a_claim_works_where_the_database_defaults_to_repeatable_read(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_claim_works_where_the_database_defaults_to_repeatable_read(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     superuser.execute("ALTER ROLE fencewatch_worker SET default_transaction_isolation = 'repeatable read'")
@@ -115,7 +143,9 @@ def test_a_claim_works_where_the_database_defaults_to_repeatable_read(database: 
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_takeover_must_reconcile_only_if_the_earlier_claim_had_begun(begun: bool, database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_takeover_must_reconcile_only_if_the_earlier_claim_had_begun(
+    begun: bool, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     first = claim_one()
@@ -128,7 +158,9 @@ def test_a_takeover_must_reconcile_only_if_the_earlier_claim_had_begun(begun: bo
     assert (second.first_effect_at is not None) is begun
 
 
-def test_a_claim_after_a_timeline_change_must_reconcile_even_at_the_first_attempt(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_claim_after_a_timeline_change_must_reconcile_even_at_the_first_attempt(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     superuser.execute("UPDATE work_item SET enqueue_timeline = enqueue_timeline - 1")
@@ -137,7 +169,9 @@ def test_a_claim_after_a_timeline_change_must_reconcile_even_at_the_first_attemp
     assert claim.must_reconcile
 
 
-def test_an_answer_clears_exactly_one_attempt_and_none_after_a_timeline_change(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_an_answer_clears_exactly_one_attempt_and_none_after_a_timeline_change(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     for name in ("cleared", "other-timeline"):
         enqueue(tenants[0], name)
@@ -167,7 +201,9 @@ def test_a_heartbeat_extends_only_when_progress_rises(database: Any, tenants: tu
     assert row(tenants[0])["lease_expires_at"] > before
 
 
-def test_batch_mates_wait_until_their_turn_and_are_extended_without_progress(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_batch_mates_wait_until_their_turn_and_are_extended_without_progress(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     for name in ("a", "b", "c"):
         enqueue(tenants[0], name)
@@ -182,7 +218,9 @@ def test_batch_mates_wait_until_their_turn_and_are_extended_without_progress(dat
     assert {c.operation_id for c in kept} == {c.operation_id for c in batch[1:]} - {stolen.operation_id}
 
 
-def test_a_waiting_mate_goes_back_at_once_and_keeps_its_number_of_tries(database: Any, tenants: tuple[str, str]) -> None:
+def test_a_waiting_mate_goes_back_at_once_and_keeps_its_number_of_tries(
+    database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(max_attempts=1, ceiling=1)
     enqueue(tenants[0])
     (claim,) = protocol.claim(job_type="test.job", worker="w", limit=2)
@@ -190,7 +228,17 @@ def test_a_waiting_mate_goes_back_at_once_and_keeps_its_number_of_tries(database
     assert claim_one().attempts == 2
 
 
-def test_attempts_never_fall_and_a_release_makes_room_only_up_to_the_ceiling(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_items_of_a_plain_external_target_are_claimed_one_at_a_time(database: Any, tenants: tuple[str, str]) -> None:
+    add_job_type(target="D", max_attempts=1, ceiling=1)
+    for name in ("a", "b", "c"):
+        enqueue(tenants[0], name)
+    (claim,) = protocol.claim(job_type="test.job", worker="w", limit=50)
+    assert not row(tenants[0], claim.operation_id)["waiting_in_worker"]
+
+
+def test_attempts_never_fall_and_a_release_makes_room_only_up_to_the_ceiling(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(max_attempts=1, ceiling=2)
     enqueue(tenants[0])
     assert protocol.release(claim_one()) is State.QUEUED
@@ -201,7 +249,9 @@ def test_attempts_never_fall_and_a_release_makes_room_only_up_to_the_ceiling(dat
     assert row(tenants[0])["outcome_code"] == "attempts_used_up"
 
 
-def test_a_release_at_the_ceiling_parks_what_an_earlier_claim_may_have_done(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_release_at_the_ceiling_parks_what_an_earlier_claim_may_have_done(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(max_attempts=2, ceiling=2)
     enqueue(tenants[0])
     protocol.begin(claim_one())
@@ -209,7 +259,9 @@ def test_a_release_at_the_ceiling_parks_what_an_earlier_claim_may_have_done(data
     assert protocol.release(claim_one("other")) is State.UNKNOWN
 
 
-def test_an_effect_is_stamped_and_the_first_stamp_is_remembered(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_an_effect_is_stamped_and_the_first_stamp_is_remembered(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     first = claim_one()
@@ -225,7 +277,9 @@ def test_an_effect_is_stamped_and_the_first_stamp_is_remembered(database: Any, s
     assert again["first_effect_at"] == stamped["effect_at"]
 
 
-def test_begin_inside_a_transaction_is_refused_because_the_stamp_would_vanish_with_the_worker(database: Any, tenants: tuple[str, str]) -> None:
+def test_begin_inside_a_transaction_is_refused_because_the_stamp_would_vanish_with_the_worker(
+    database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     claim = claim_one()
@@ -233,7 +287,9 @@ def test_begin_inside_a_transaction_is_refused_because_the_stamp_would_vanish_wi
         protocol.begin(claim)
 
 
-def test_a_lock_outside_a_transaction_is_refused_and_inside_one_it_keeps_others_off(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_lock_outside_a_transaction_is_refused_and_inside_one_it_keeps_others_off(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(target="A")
     enqueue(tenants[0])
     claim = claim_one()
@@ -243,7 +299,9 @@ def test_a_lock_outside_a_transaction_is_refused_and_inside_one_it_keeps_others_
     with transaction.atomic(using="worker"):
         protocol.hold(claim)
         taken: list[list[protocol.Claim]] = []
-        rival = threading.Thread(target=lambda: (taken.append(protocol.claim(job_type="test.job", worker="rival")), connections.close_all()))
+        rival = threading.Thread(
+            target=lambda: (taken.append(protocol.claim(job_type="test.job", worker="rival")), connections.close_all())
+        )
         rival.start()
         rival.join(timeout=30)
         assert taken == [[]]

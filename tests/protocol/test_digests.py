@@ -15,40 +15,75 @@ text = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"
 
 def key_of(superuser: Any, tenant_id: str, version: int) -> bytes:
     """The tenant's key, got back from its stored pad."""
-    (inner,) = superuser.execute("SELECT inner_pad FROM fencewatch.tenant_key WHERE tenant_id = %s AND version = %s", [tenant_id, version]).fetchone()
+    (inner,) = superuser.execute(
+        "SELECT inner_pad FROM fencewatch.tenant_key WHERE tenant_id = %s AND version = %s", [tenant_id, version]
+    ).fetchone()
     return bytes(byte ^ 0x36 for byte in inner[:32])
 
 
 @given(text, text, text, text)
-def test_two_identities_never_share_a_digest_whatever_separator_they_hold(tenant: str, operation: str, other_tenant: str, other_operation: str) -> None:
+def test_two_identities_never_share_a_digest_whatever_separator_they_hold(
+    tenant: str, operation: str, other_tenant: str, other_operation: str
+) -> None:
     same = (tenant, operation) == (other_tenant, other_operation)
-    assert (item_digest(KEY, tenant_id=tenant, operation_id=operation) == item_digest(KEY, tenant_id=other_tenant, operation_id=other_operation)) is same
+    assert (
+        item_digest(KEY, tenant_id=tenant, operation_id=operation)
+        == item_digest(KEY, tenant_id=other_tenant, operation_id=other_operation)
+    ) is same
 
 
 def test_moving_the_boundary_or_forging_a_length_prefix_gives_another_digest() -> None:
-    forged = [("ab", "c"), ("a", "bc"), ("a\x01", "c"), ("a", "\x00\x00\x00\x01c"), ("a\x00\x00\x00\x01b", "c"), ("abc", "")]
+    forged = [
+        ("ab", "c"),
+        ("a", "bc"),
+        ("a\x01", "c"),
+        ("a", "\x00\x00\x00\x01c"),
+        ("a\x00\x00\x00\x01b", "c"),
+        ("abc", ""),
+    ]
     assert len({item_digest(KEY, tenant_id=t, operation_id=o) for t, o in forged}) == len(forged)
 
 
 def test_a_digest_made_for_one_purpose_is_worthless_for_another() -> None:
-    assert len({item_digest(KEY, tenant_id="t", operation_id="x"), tenant_digest(KEY, tenant_id="t"), reference_digest(KEY, tenant_id="t", payload_ref="x")}) == 3
+    assert (
+        len(
+            {
+                item_digest(KEY, tenant_id="t", operation_id="x"),
+                tenant_digest(KEY, tenant_id="t"),
+                reference_digest(KEY, tenant_id="t", payload_ref="x"),
+            }
+        )
+        == 3
+    )
 
 
 def test_composed_and_decomposed_letters_are_two_identities() -> None:
-    assert len({item_digest(KEY, tenant_id="t", operation_id=unicodedata.normalize(form, "é")) for form in ("NFC", "NFD")}) == 2
+    assert (
+        len({item_digest(KEY, tenant_id="t", operation_id=unicodedata.normalize(form, "é")) for form in ("NFC", "NFD")})
+        == 2
+    )
 
 
-def test_the_database_computes_the_same_digests_as_python(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_the_database_computes_the_same_digests_as_python(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     key = key_of(superuser, tenants[0], 1)
     for operation in ("plain", "🎉/%", "x" * 1_000):
         answer = enqueue(tenants[0], operation)
         assert answer.op_digest == item_digest(key, tenant_id=tenants[0], operation_id=operation)
         assert row(tenants[0], operation)["tenant_digest"] == tenant_digest(key, tenant_id=tenants[0])
-    assert pads(key)[0] == superuser.execute("SELECT inner_pad FROM fencewatch.tenant_key WHERE tenant_id = %s", [tenants[0]]).fetchone()[0]
+    assert (
+        pads(key)[0]
+        == superuser.execute(
+            "SELECT inner_pad FROM fencewatch.tenant_key WHERE tenant_id = %s", [tenants[0]]
+        ).fetchone()[0]
+    )
 
 
-def test_rotating_one_tenants_key_changes_its_new_rows_only(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_rotating_one_tenants_key_changes_its_new_rows_only(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     for tenant in tenants:
         enqueue(tenant, "before")

@@ -24,7 +24,9 @@ LEASED = "lease_owner = 'w', lease_expires_at = clock_timestamp() + interval '1 
 
 @pytest.mark.parametrize("after", list(State))
 @pytest.mark.parametrize("before", [s for s in State if s is not State.CLAIMED])
-def test_a_worker_cannot_draw_an_arrow_that_the_state_machine_does_not_have(before: State, after: State, database: Any, tenants: tuple[str, str]) -> None:
+def test_a_worker_cannot_draw_an_arrow_that_the_state_machine_does_not_have(
+    before: State, after: State, database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     make(before, tenants[0])
     stands = row(tenants[0])
@@ -41,7 +43,9 @@ def test_a_claim_by_raw_sql_from_any_state_but_queued_is_refused(database: Any, 
             continue
         make(state, tenants[0], f"op-{number}")
         with pytest.raises(DatabaseError):
-            as_worker(f"UPDATE work_item SET state = 'claimed', fence = fence + 1, attempts = attempts + 1, {LEASED} WHERE operation_id = 'op-{number}'")
+            as_worker(
+                f"UPDATE work_item SET state = 'claimed', fence = fence + 1, attempts = attempts + 1, {LEASED} WHERE operation_id = 'op-{number}'"
+            )
 
 
 BREACHES = {
@@ -78,9 +82,20 @@ def test_what_the_guard_forbids_a_claims_holder(breach: str, database: Any, tena
     assert row(tenants[0]) == stands
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM work_item", "TRUNCATE work_item", "DELETE FROM work_event", "UPDATE work_event SET verb = 'x'", "TRUNCATE work_event"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM work_item",
+        "TRUNCATE work_item",
+        "DELETE FROM work_event",
+        "UPDATE work_event SET verb = 'x'",
+        "TRUNCATE work_event",
+    ],
+)
 @pytest.mark.parametrize("replica", [False, True])
-def test_rows_and_history_are_never_removed_not_even_by_the_superuser_in_replica_mode(statement: str, replica: bool, database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_rows_and_history_are_never_removed_not_even_by_the_superuser_in_replica_mode(
+    statement: str, replica: bool, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     superuser.execute(f"SET session_replication_role = {'replica' if replica else 'origin'}")
@@ -100,7 +115,9 @@ def test_a_takeover_by_raw_sql_waits_for_the_lease(database: Any, superuser: Any
     assert row(tenants[0])["foreign_held"]  # raw SQL that does not stamp: it may have acted
 
 
-def test_a_new_row_takes_its_fence_times_and_digests_from_the_database(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_new_row_takes_its_fence_times_and_digests_from_the_database(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     superuser.execute(
         "INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref, fence, enqueued_at, updated_at, op_digest, enqueue_timeline)"
         " VALUES (%s, 'op-1', '\\x01', 'r', 99, '2001-01-01', '2001-01-01', '\\x00', 7)",
@@ -113,7 +130,10 @@ def test_a_new_row_takes_its_fence_times_and_digests_from_the_database(database:
     assert len(made["op_digest"]) == 32
     assert made["enqueue_timeline"] == superuser.execute("SELECT fencewatch.timeline()").fetchone()[0]
     with pytest.raises(psycopg.Error, match="queued or quarantined"):
-        superuser.execute("INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref, state) VALUES (%s, 'op-2', '\\x01', 'r', 'succeeded')", [tenants[0]])
+        superuser.execute(
+            "INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref, state) VALUES (%s, 'op-2', '\\x01', 'r', 'succeeded')",
+            [tenants[0]],
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +144,10 @@ def test_a_new_row_takes_its_fence_times_and_digests_from_the_database(database:
         ("worker", "SELECT * FROM fencewatch.context_key"),
         ("worker", "SELECT * FROM tenant"),
         ("worker", "SELECT * FROM membership"),
-        ("worker", "INSERT INTO work_event (item_id, tenant_digest, verb, state_after, fence, attempts) VALUES (1, '', 'x', 'x', 1, 1)"),
+        (
+            "worker",
+            "INSERT INTO work_event (item_id, tenant_digest, verb, state_after, fence, attempts) VALUES (1, '', 'x', 'x', 1, 1)",
+        ),
         ("worker", "SELECT * FROM work_event"),
         ("worker", "SELECT fencewatch.sweep(1)"),
         ("worker", "SELECT fencewatch.add_tenant('x', '', '', '')"),
@@ -134,7 +157,10 @@ def test_a_new_row_takes_its_fence_times_and_digests_from_the_database(database:
         ("worker", "CREATE TABLE public.mine (x int)"),
         ("keeper", "UPDATE work_item SET state = 'unknown'"),
         ("keeper", "SELECT * FROM work_item"),
-        ("keeper", "INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref) VALUES ('t', 'o', '', 'r')"),
+        (
+            "keeper",
+            "INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref) VALUES ('t', 'o', '', 'r')",
+        ),
         ("accounts", "SELECT * FROM work_item"),
         ("accounts", "SELECT * FROM membership"),
         ("accounts", "UPDATE membership SET role = 'operator'"),

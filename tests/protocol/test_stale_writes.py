@@ -9,7 +9,9 @@ from workitems.states import QuarantineReason, State
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_worker_that_slept_through_a_takeover_can_change_nothing(verb: str, database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_a_worker_that_slept_through_a_takeover_can_change_nothing(
+    verb: str, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     enqueue(tenants[0])
     sleeper = claim_one("sleeper")
@@ -32,12 +34,16 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("verb", BATCHES)
-def test_in_a_batch_only_the_stale_claim_is_refused_and_the_answers_keep_their_places(verb: str, database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_in_a_batch_only_the_stale_claim_is_refused_and_the_answers_keep_their_places(
+    verb: str, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     for name in ("z", "m", "a"):
         enqueue(tenants[0], name)
     batch = protocol.claim(job_type="test.job", worker="w", limit=3)
-    superuser.execute("UPDATE work_item SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE operation_id = 'm'")
+    superuser.execute(
+        "UPDATE work_item SET lease_expires_at = clock_timestamp() - interval '1 second' WHERE operation_id = 'm'"
+    )
     winner = claim_one("winner")
     taken_over = row(tenants[0], "m")
     assert winner.operation_id == "m"
@@ -47,7 +53,9 @@ def test_in_a_batch_only_the_stale_claim_is_refused_and_the_answers_keep_their_p
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("state", list(State))
-def test_every_verb_of_a_worker_works_from_claimed_and_from_no_other_state(state: State, verb: str, database: Any, tenants: tuple[str, str]) -> None:
+def test_every_verb_of_a_worker_works_from_claimed_and_from_no_other_state(
+    state: State, verb: str, database: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type()
     claim = make(state, tenants[0])
     before = row(tenants[0])

@@ -25,7 +25,14 @@ from workitems.protocol import Swept
     ],
 )
 def test_a_sweep_tells_never_begun_from_may_have_acted(
-    target: str, ceiling: int, begun: bool, earlier_begun: bool, expected: str, database: Any, superuser: Any, tenants: tuple[str, str]
+    target: str,
+    ceiling: int,
+    begun: bool,
+    earlier_begun: bool,
+    expected: str,
+    database: Any,
+    superuser: Any,
+    tenants: tuple[str, str],
 ) -> None:
     add_job_type(target=target, max_attempts=1 + earlier_begun, ceiling=ceiling)
     enqueue(tenants[0])
@@ -55,7 +62,9 @@ def test_a_live_lease_or_an_attempt_left_is_not_swept(database: Any, superuser: 
     assert protocol.sweep() == Swept(queued=0, failed_terminal=0, unknown=0)
 
 
-def test_a_late_completion_after_the_sweep_changes_nothing(database: Any, superuser: Any, tenants: tuple[str, str], verbs_of: Any) -> None:
+def test_a_late_completion_after_the_sweep_changes_nothing(
+    database: Any, superuser: Any, tenants: tuple[str, str], verbs_of: Any
+) -> None:
     add_job_type(max_attempts=1)
     enqueue(tenants[0])
     claim = claim_one()
@@ -67,11 +76,22 @@ def test_a_late_completion_after_the_sweep_changes_nothing(database: Any, superu
     assert verbs_of(tenants[0]) == ["enqueue", "claim", "begin", "sweep"]
 
 
-def test_sweeps_at_once_neither_deadlock_nor_count_twice(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
+def test_sweeps_at_once_neither_deadlock_nor_count_twice(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
     add_job_type(max_attempts=1)
-    protocol.enqueue_many([
-        protocol.NewItem(tenant_id=tenants[n % 2], operation_id=f"op-{n}", payload_hash=HASH, payload_ref="r", job_type="test.job") for n in range(400)
-    ])
+    protocol.enqueue_many(
+        [
+            protocol.NewItem(
+                tenant_id=tenants[n % 2],
+                operation_id=f"op-{n}",
+                payload_hash=HASH,
+                payload_ref="r",
+                job_type="test.job",
+            )
+            for n in range(400)
+        ]
+    )
     for claim in protocol.claim(job_type="test.job", worker="w", limit=400):
         protocol.begin(claim)
     let_leases_run_out(superuser)
@@ -81,8 +101,7 @@ def test_sweeps_at_once_neither_deadlock_nor_count_twice(database: Any, superuse
     def sweep() -> None:
         connections["keeper"].ensure_connection()
         start.wait(timeout=60)
-        for _ in range(20):
-            counts.append(protocol.sweep(limit=50).unknown)
+        counts.extend(protocol.sweep(limit=50).unknown for _ in range(20))
         connections.close_all()
 
     threads = [threading.Thread(target=sweep) for _ in range(4)]

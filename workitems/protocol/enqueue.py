@@ -116,9 +116,17 @@ def _check(item: NewItem, *, place: int, total: int) -> None:
     check_operation_id(item.operation_id)
     check_reference(item.payload_ref)
     where = f" (item {place} of {total})" if total > 1 else ""
-    if not isinstance(item.payload_hash, bytes) or len(item.payload_hash) != _HASH_BYTES:
+    if not _is_sha256(item.payload_hash):
         raise BadItem(f"payload_hash must be the {_HASH_BYTES} bytes of a SHA-256 digest{where}.")
-    if not isinstance(item.job_type, str) or not 1 <= len(item.job_type) <= 100 or "\x00" in item.job_type:
+    if not _is_name(item.job_type):
         raise BadItem(f"job_type must be a name of 1 to 100 characters{where}.")
     if item.available_at is not None and item.available_at.tzinfo is None:
         raise BadItem(f"available_at must carry its time zone{where}.")
+
+
+def _is_sha256(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == _HASH_BYTES
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 100 and "\x00" not in value

@@ -66,7 +66,7 @@ def claim(*, job_type: str, worker: str, limit: int = 1, using: str = "worker") 
     if job_type == LEGACY:
         raise BadJobType("legacy items have no job type: nobody here knows what would run them.")
     taken = _take("take_over", job_type=job_type, worker=worker, limit=limit, using=using)
-    if len(taken) < limit:
+    if len(taken) < limit and not any(c.target is Target.D for c in taken):
         taken += _take("claim", job_type=job_type, worker=worker, limit=limit - len(taken), using=using)
     return taken
 
@@ -79,6 +79,7 @@ def _take(statement: str, *, job_type: str, worker: str, limit: int, using: str)
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     if watch.unreplicated:
         return []
+    rows.sort(key=lambda row: row.pop("available_at"))  # rows come back as they lie on disk
     return [_claim_of(row, before=before) for row in rows]
 
 
@@ -133,7 +134,9 @@ def extend_waiting(claims: Sequence[Claim], *, using: str = "worker") -> set[Cla
     """Extend the leases of batch-mates whose turn has not come; returns those still owned. Drop the others."""
     order = in_key_order(claims)
     sorted_claims = [claims[place] for place in order]
-    kept = places("extend_waiting", sorted_claims, order, {"leases": [c.lease_seconds for c in sorted_claims]}, using=using)
+    kept = places(
+        "extend_waiting", sorted_claims, order, {"leases": [c.lease_seconds for c in sorted_claims]}, using=using
+    )
     return {claim for claim, owned in zip(claims, kept, strict=True) if owned}
 
 

@@ -10,8 +10,10 @@
 -- The batch statements take arrays in key order; every other writer of several rows skips locked ones, so none deadlock.
 
 -- name: claim
--- Take due items of one job type. Zero rows: nothing is due, or others were quicker.
--- ctid, not the key: the candidates are locked, so a ctid stays put, and no statistics can turn the join into a scan.
+-- Take due items of one job type; type D one at a time. Zero rows: nothing is due, or others were quicker.
+-- ctid, not the key: the candidates are locked, so a ctid stays put, and no statistics can turn the join into a scan. The
+-- outer state is an expression, so that the planner cannot go by the queued index again, past the whole backlog, which it
+-- does where statistics were taken while the queue was empty.
 UPDATE work_item w
    SET state = 'claimed',
        fence = w.fence + 1,
@@ -19,18 +21,19 @@ UPDATE work_item w
        lease_owner = %(worker)s,
        lease_expires_at = clock_timestamp() + make_interval(secs => t.lease_seconds),
        attempts = w.attempts + 1,
-       waiting_in_worker = %(waiting)s
+       waiting_in_worker = %(waiting)s AND t.target <> 'D'
   FROM job_type t
  WHERE w.ctid = ANY (ARRAY(
            SELECT q.ctid FROM work_item q
             WHERE q.state = 'queued' AND q.job_type = %(job_type)s AND q.available_at <= (SELECT clock_timestamp())
             ORDER BY q.available_at
-            LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-   AND w.state = 'queued' AND t.name = %(job_type)s AND t.name = w.job_type
+            LIMIT coalesce((SELECT CASE d.target WHEN 'D' THEN 1 ELSE %(limit)s::bigint END FROM job_type d WHERE d.name = %(job_type)s), 0)
+              FOR UPDATE SKIP LOCKED))
+   AND w.state || '' = 'queued' AND t.name = %(job_type)s AND t.name = w.job_type
    AND (t.held_until IS NULL OR t.held_until <= (SELECT clock_timestamp()))
 RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_owner AS worker, w.attempts, w.max_attempts,
           w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w) AS must_reconcile,
-          w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at;
+          w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at, w.available_at;
 
 -- name: take_over
 -- Take items of one job type whose lease ran out with attempts left. Zero rows: none.
@@ -41,19 +44,20 @@ UPDATE work_item w
        lease_owner = %(worker)s,
        lease_expires_at = clock_timestamp() + make_interval(secs => t.lease_seconds),
        attempts = w.attempts + 1,
-       waiting_in_worker = %(waiting)s
+       waiting_in_worker = %(waiting)s AND t.target <> 'D'
   FROM job_type t
  WHERE w.ctid = ANY (ARRAY(
            SELECT q.ctid FROM work_item q
             WHERE q.state = 'claimed' AND q.attempts > 0 AND q.job_type = %(job_type)s
               AND q.lease_expires_at < (SELECT clock_timestamp()) AND q.attempts < q.max_attempts
             ORDER BY q.claimed_at
-            LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+            LIMIT coalesce((SELECT CASE d.target WHEN 'D' THEN 1 ELSE %(limit)s::bigint END FROM job_type d WHERE d.name = %(job_type)s), 0)
+              FOR UPDATE SKIP LOCKED))
    AND w.state = 'claimed' AND w.lease_expires_at < (SELECT clock_timestamp()) AND t.name = %(job_type)s AND t.name = w.job_type
    AND (t.held_until IS NULL OR t.held_until <= (SELECT clock_timestamp()))
 RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_owner AS worker, w.attempts, w.max_attempts,
           w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w) AS must_reconcile,
-          w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at;
+          w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at, w.available_at;
 
 -- name: begin
 -- Stamp that an outside effect may start now. Zero rows: ownership lost, do not act.

@@ -31,7 +31,9 @@ class Command(BaseCommand):
             return
         user = get_user_model().objects.using("owner").filter(username=options["username"]).first()
         if user is None:
-            raise CommandError("no such user; make one with `manage.py createsuperuser --database accounts`, then come back.")
+            raise CommandError(
+                "no such user; make one with `manage.py createsuperuser --database accounts`, then come back."
+            )
         tenant = None if options["all_tenants"] else options["tenant"]
         if tenant is not None and not self._tenant_exists(tenant):
             raise CommandError("no such tenant; `manage.py tenant list` shows what is there.")
@@ -55,4 +57,6 @@ class Command(BaseCommand):
                 " ORDER BY u.username, m.role, m.membership_id"
             )
             for username, role, digest in cursor.fetchall():
-                self.stdout.write(f"{username}  {role}  {show(bytes(digest), prefix='tn') if digest else 'all tenants'}")
+                self.stdout.write(
+                    f"{username}  {role}  {show(bytes(digest), prefix='tn') if digest else 'all tenants'}"
+                )

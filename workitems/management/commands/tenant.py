@@ -36,12 +36,15 @@ class Command(BaseCommand):
         except FencewatchError as error:
             raise CommandError(str(error)) from None
         except IntegrityError:
-            raise CommandError("not added: the id exists already, or the label repeats it; `tenant list` shows what is there.") from None
+            raise CommandError(
+                "not added: the id exists already, or the label repeats it; `tenant list` shows what is there."
+            ) from None
 
     def _list(self) -> None:
         with connections["owner"].cursor() as cursor:
             cursor.execute(
-                "SELECT t.tenant_digest, t.label, max(k.version) FROM tenant t LEFT JOIN fencewatch.tenant_key k USING (tenant_id)"
+                "SELECT t.tenant_digest, t.label, max(k.version)"
+                " FROM tenant t LEFT JOIN fencewatch.tenant_key k USING (tenant_id)"
                 " GROUP BY t.tenant_id ORDER BY t.created_at"
             )
             for digest, label, version in cursor.fetchall():
