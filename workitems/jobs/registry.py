@@ -73,7 +73,7 @@ def job_type(
             settle=settle,
             foreign_claims=foreign_claims,
             batch=batch,
-            no_reconciler_because=no_reconciler_because or (_PLAIN_EXTERNAL if target == Target.D else ""),
+            no_reconciler_because=no_reconciler_because or _reason(target, reconcile),
             schema=schema,
             key=key,
             handler=handler,
@@ -86,6 +86,10 @@ def job_type(
         return definition
 
     return register
+
+
+def _reason(target: Target, reconcile: Reconciler | None) -> str:
+    return _PLAIN_EXTERNAL if target == Target.D and reconcile is None else ""
 
 
 def job_types() -> Mapping[str, JobType]:

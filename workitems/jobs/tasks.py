@@ -37,7 +37,7 @@ class Publisher:
 
     def __call__(self) -> None:
         with self._lock:
-            resting = time.monotonic() < self._rests_until
+            resting = time.monotonic() < self._rests_until or not settings.CELERY_BROKER_URL
             self.unsent += resting
         if resting:
             return
