@@ -35,4 +35,5 @@ limit_request_fields = 64
 control_socket_disable = True
 # Requests are logged by the application, with digests only.
 accesslog = None
-logconfig_dict = settings.LOGGING
+_own = {"level": "INFO", "handlers": ["stderr"], "propagate": False}
+logconfig_dict = settings.LOGGING | {"loggers": settings.LOGGING["loggers"] | {"gunicorn.error": _own}}

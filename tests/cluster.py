@@ -159,7 +159,8 @@ def database(cluster: Cluster) -> Iterator[Database]:
 
 def _clone(connection: psycopg.Connection[Any], name: str) -> None:
     made, source = sql.Identifier(name), sql.Identifier(TEMPLATE)
-    connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log").format(made, source))
+    # Without waiting for a disk, file_copy takes 20 ms where wal_log takes 80.
+    connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(made, source))
     # Rights on the database itself are not part of what a template hands on.
     rights = connection.execute(
         "SELECT CASE WHEN grantee <> 0 THEN pg_get_userbyid(grantee) END, privilege_type"

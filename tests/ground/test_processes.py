@@ -1,0 +1,65 @@
+"""The pages and the workers as real programs, as the other rooms' tests start them."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.processes import Pages, wait_until
+
+
+def fetch(url: str, **headers: str) -> tuple[int, Any, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:  # noqa: S310
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as answer:
+        return answer.code, answer.headers, answer.read()
+
+
+def test_gunicorn_serves_a_page_with_every_security_header(pages: Pages) -> None:
+    status, headers, body = fetch(pages.url + "/sign-in/")
+    assert status == 200, body
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "same-origin"
+    assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert headers["Cache-Control"]
+
+
+def test_an_unknown_host_is_refused(pages: Pages) -> None:
+    assert fetch(pages.url + "/sign-in/", Host="evil.example")[0] == 400
+
+
+def test_a_log_line_is_json_and_has_no_query_string(start_pages: Callable[..., Pages]) -> None:
+    pages = start_pages(FENCEWATCH_LOG_LEVEL="INFO")
+    fetch(pages.url + "/sign-in/?operation=canary-4711")
+    wait_until(lambda: b"request_finished" in pages.log.read_bytes(), what="the request was logged")
+    lines = [json.loads(line) for line in pages.log.read_text().splitlines()]
+    assert all("event" in line for line in lines)
+    assert "canary-4711" not in pages.log.read_text()
+
+
+@pytest.mark.browser
+def test_a_console_error_is_noticed(page: Any, pages: Pages, complaints: Any) -> None:
+    complaints.expect("404")
+    page.goto(pages.url + "/no-such-page/")
+    assert any("404" in line for line in complaints.found)
+
+
+@pytest.mark.browser
+def test_an_inline_script_violates_the_policy_and_is_noticed(page: Any, pages: Pages, complaints: Any) -> None:
+    complaints.expect("violat|Content Security Policy")
+    page.goto(pages.url + "/sign-in/")
+    assert complaints.unexpected() == []
+    page.evaluate("""() => {
+        const script = document.createElement('script');
+        script.textContent = 'window.inlineRan = true';
+        document.body.append(script);
+    }""")
+    page.wait_for_function("() => true")
+    assert page.evaluate("() => window.inlineRan") is None
+    assert any("CSP violation: script-src" in line for line in complaints.found)
