@@ -13,7 +13,7 @@ venv: ## make .venv from the hash-locked requirements
 
 demo: ## run the demo until Ctrl-C; FRESH=1 begins anew, PORT=8000 chooses the port
 	$(BOOTSTRAP) demo
-	@exec $(PYTHON) manage.py demo $(if $(filter-out 0,$(FRESH)),--fresh) $(if $(PORT),--port $(PORT))
+	@FENCEWATCH_DEMO=1 exec $(PYTHON) manage.py demo $(if $(filter-out 0,$(FRESH)),--fresh) $(if $(PORT),--port $(PORT))
 
 test: lint ## gates, then the suite; ARGS= goes to pytest
 	@exec $(PYTHON) -m pytest $(ARGS)
@@ -27,15 +27,15 @@ lint: venv ## ruff, mypy, import-linter, djade, missing migrations
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --check --target-version 6.1
-	$(PYTHON) manage.py makemigrations --check --dry-run
+	FENCEWATCH_DEMO=1 $(PYTHON) manage.py makemigrations --check --dry-run
 
 format: venv ## put code and templates into the house's form
 	$(PYTHON) -m ruff check --fix-only .
 	$(PYTHON) -m ruff format .
 	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 6.1
 
-check: venv ## Django's deployment check with production settings
-	@exec sh deploy/check.sh
+check: venv ## Django's deployment check on the settings in the environment
+	@exec $(PYTHON) manage.py check --deploy --fail-level WARNING
 
 lock: venv ## write requirements/*.txt from *.in; ARGS=--upgrade takes newer versions
 	@sh deploy/lock.sh $(ARGS)
