@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SUPERUSER = "postgres"
 OS_USER = "embedded_postgres"
@@ -106,7 +107,7 @@ def end(process: subprocess.Popen[bytes], *, how: signal.Signals = signal.SIGTER
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _as_user(name: str | None) -> dict[str, object]:
+def _as_user(name: str | None) -> dict[str, Any]:
     if name is None:
         return {}
     import pwd
@@ -210,8 +211,8 @@ def _unprivileged_user() -> str | None:
 
 
 def _reaches(os_user: str, path: Path) -> bool:
-    asked = subprocess.run(["test", "-x", str(path)], cwd="/", check=False, **_as_user(os_user))  # type: ignore[call-overload]
-    return bool(asked.returncode == 0)
+    asked = subprocess.run(["test", "-x", str(path)], cwd="/", check=False, **_as_user(os_user))
+    return asked.returncode == 0
 
 
 def _copy_for(binaries: Path) -> Path:
@@ -268,7 +269,7 @@ def _initialise(binaries: Path, *, data: Path, secret: Path, os_user: str | None
     if os_user:
         shutil.chown(handed, os_user)
     try:
-        made = subprocess.run(  # type: ignore[call-overload]
+        made = subprocess.run(
             [
                 *(str(binaries / "initdb"), "-D", str(data), "-U", SUPERUSER, f"--pwfile={handed}"),
                 *(

@@ -90,6 +90,11 @@ fi
 # Where the files are on another file system than uv's cache, hard links fail with a warning that helps nobody.
 UV_LINK_MODE=${UV_LINK_MODE:-copy}
 export UV_LINK_MODE
+# pip trusts what this machine trusts; so does uv, where there is such a list.
+if [ -r /etc/ssl/certs/ca-certificates.crt ]; then
+    UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
+    export UV_SYSTEM_CERTS
+fi
 
 if [ -z "$python" ]; then
     say "No Python 3.12 or newer here ($seen); asking uv to bring one ..."

@@ -56,7 +56,7 @@ class Command(BaseCommand):
         "Print the script that makes the database roles, for a DBA to run in the database as superuser. Passwords are"
         " those of the URLs in the environment, written as SCRAM verifiers. --execute runs it instead."
     )
-    requires_system_checks: list[str] = []  # noqa: RUF012  # Django's own declaration
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--execute", action="store_true", help="run it as the role in FENCEWATCH_SUPERUSER_URL")
