@@ -142,6 +142,7 @@ STORAGES = {
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "sign-in"
+CSRF_FAILURE_VIEW = "dashboard.views.unproven"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
