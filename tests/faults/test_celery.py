@@ -94,7 +94,6 @@ def test_a_broker_that_is_killed_while_work_comes_in_loses_nothing_and_repeats_n
                     enqueue(tenant, f"{job.name} {number}", job=job)
                     tasks.wake_on_commit()
     assert tasks.publish.unsent == unsent + 80
-    assert states(superuser).get("queued", 0) + states(superuser)["succeeded"] <= 81
 
     again = servers.start_valkey(folder=celery.parent / "valkey-again", port=broker.port, password=broker.password)
     try:

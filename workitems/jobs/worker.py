@@ -291,6 +291,8 @@ def _write(work: Work, verb: Callable[..., object], ended: Ended) -> Ended:
     return Ended.LEFT
 
 
+_LEVELS = {Ended.COMPLETED: logging.DEBUG, Ended.LOST: logging.WARNING, Ended.LEFT: logging.WARNING}
+
+
 def _tell(claim: Claim, ended: Ended) -> None:
-    level = logging.WARNING if ended in (Ended.LOST, Ended.LEFT) else logging.INFO
-    log.log(level, "%s %s under fence %d", show(claim.op_digest), ended, claim.fence)
+    log.log(_LEVELS.get(ended, logging.INFO), "%s %s under fence %d", show(claim.op_digest), ended, claim.fence)
