@@ -124,6 +124,13 @@ def test_servers_go_when_their_starter_is_killed_outright(folder: Path) -> None:
         wait_until(lambda port=port: not servers.port_is_taken(port), what="the server let go of its port")
 
 
+def has_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def test_a_stopped_program_and_its_children_are_ended(tmp_path: Path) -> None:
     shell = servers.spawn(["sh", "-c", "sleep 300 & echo $!; wait"], log=tmp_path / "log")
     wait_until(lambda: (tmp_path / "log").read_text().strip(), what="the child was started")
@@ -131,11 +138,13 @@ def test_a_stopped_program_and_its_children_are_ended(tmp_path: Path) -> None:
     shell.send_signal(signal.SIGSTOP)
     servers.end(shell, seconds=5)
     assert shell.returncode is not None
+    wait_until(lambda: has_gone(child), what="the child went with it")
 
-    def gone() -> bool:
-        try:
-            return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except FileNotFoundError:
-            return True
 
-    wait_until(gone, what="the child went with it")
+def test_ending_a_program_that_went_by_itself_ends_what_it_left_behind(tmp_path: Path) -> None:
+    shell = servers.spawn(["sh", "-c", "sleep 300 & echo $!"], log=tmp_path / "log")
+    wait_until(lambda: (tmp_path / "log").read_text().strip(), what="the child was started")
+    child = int((tmp_path / "log").read_text())
+    servers.end(shell)
+    servers.end(shell)
+    wait_until(lambda: has_gone(child), what="the child went too")

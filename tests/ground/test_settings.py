@@ -24,7 +24,12 @@ print(json.dumps({name: getattr(settings, name) for name in dir(settings) if nam
 
 
 def run(*arguments: str, **changes: str | None) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": "dashboard.settings"} | PRODUCTION | changes
+    around = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FENCEWATCH_", "CELERY_")) and not name.endswith("DATABASE_URL")
+    }
+    environment = around | {"DJANGO_SETTINGS_MODULE": "dashboard.settings"} | PRODUCTION | changes
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
