@@ -6,8 +6,8 @@ A program of its own: it needs the settings of every role, which the demo makes 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import boto3
 import django
 import psycopg
 from botocore.exceptions import ClientError
@@ -18,6 +18,9 @@ from django.db import connections
 from dashboard.demo import keys
 from dashboard.demo.company import ANYBODY, LEDGER_TABLE, PEOPLE, REGION, TENANTS, Person, address_of
 
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
 LEGACY_PROGRESS_SECONDS = 15  # so that a lying old worker shows within the demo's first minute
 
 
@@ -25,6 +28,8 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
     kept = keys.load(folder=Path(os.environ["FENCEWATCH_DEMO_DIR"]))
     django.setup()
+    from workitems.jobs.targets.conditional_store import dynamodb
+
     _tell("roles")
     _make_roles(kept)
     _tell("tables")
@@ -35,7 +40,7 @@ def main() -> None:
     _tell("tenants, people, job types")
     _add_company(kept)
     call_command("sync_job_types", stdout=sys.stderr)
-    _make_ledger()
+    make_ledger(dynamodb(region=REGION, endpoint=address_of("ledger"), access_key=ANYBODY, secret_key=ANYBODY))
     _tell("static files")
     call_command("collectstatic", interactive=False, verbosity=0)
 
@@ -82,14 +87,8 @@ def _add_user(person: Person, *, password: str) -> int:
     return int(user.pk)
 
 
-def _make_ledger() -> None:
-    client = boto3.client(
-        "dynamodb",
-        region_name=REGION,
-        endpoint_url=address_of("ledger"),
-        aws_access_key_id=ANYBODY,
-        aws_secret_access_key=ANYBODY,
-    )
+def make_ledger(client: "DynamoDBClient") -> None:
+    """Create the ledger's table if it is not there."""
     try:
         client.create_table(
             TableName=LEDGER_TABLE,

@@ -1,10 +1,11 @@
 import os
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from dashboard.demo.console import Console
 from dashboard.demo.stage import CannotRun, run
@@ -21,8 +22,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, port: int, fresh: bool, **options: Any) -> None:
         folder = Path(os.environ.get("FENCEWATCH_DEMO_DIR") or settings.ROOT / ".demo").resolve()
         if not 1 <= port <= 65_535:
-            raise CommandError(f"{port} is no port. Choose one from 1024 to 65535: make demo PORT=8001")
+            sys.exit(f"{port} is no port. Choose one from 1024 to 65535: make demo PORT=8001")
         try:
             run(folder=folder, port=port, fresh=fresh, console=Console())
         except CannotRun as error:
-            raise CommandError(str(error)) from None
+            sys.exit(str(error))
