@@ -94,3 +94,14 @@ def test_the_books_survive_a_restart(record: Path) -> None:
     _, first = payments.Payments(record=record).pay(key="k1", body=body, now=0)
     code, again = payments.Payments(record=record).pay(key="k1", body=body, now=1)
     assert (code, again) == (200, first)
+
+
+def test_a_half_written_last_line_does_not_keep_the_books_closed(record: Path) -> None:
+    body = json.dumps(BODY).encode()
+    _, first = payments.Payments(record=record).pay(key="k1", body=body, now=0)
+    with record.open("a") as cut_short:
+        cut_short.write('{"number": 2, "ke')
+    books = payments.Payments(record=record)
+    assert books.look_up(key="k1", now=1) == first
+    books.pay(key="k2", body=body, now=1)
+    assert paid(record) == ["k1", "k2"]

@@ -14,12 +14,14 @@ from typing import Any
 
 from dashboard.demo.world.loopback import JsonHandler, LoopbackServer, serve
 from dashboard.demo.world.outages import Held, Outages
+from dashboard.demo.world.records import whole_lines
 
 
 class TextRecord:
     """Append-only: one line a text."""
 
     def __init__(self, *, path: Path) -> None:
+        whole_lines(path)
         self._path = path
         self._lock = threading.Lock()
 

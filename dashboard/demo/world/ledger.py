@@ -11,6 +11,7 @@ import argparse
 import base64
 import io
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 
 from dashboard.demo.world.outages import Held, Outages
-from dashboard.demo.world.records import postings_of
+from dashboard.demo.world.records import postings_of, whole_lines
 
 WRITES = {"CreateTable", "PutItem", "UpdateItem"}
 POSTING = "PutItem"
@@ -64,9 +65,8 @@ class Journal:
 
     def replay(self) -> None:
         """Bring the store to where the journal ends, then shorten the journal."""
-        if not self._path.exists():
-            return
-        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        whole_lines(postings_of(self._path))
+        lines = [json.loads(line) for line in whole_lines(self._path)]
         for line in lines:
             self._call(target=line["target"], body=base64.b64decode(line["body"]))
         shorter = self._path.with_suffix(".new")
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--record", type=Path, required=True)
     options = parser.parse_args()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not a line per request
     store = Journal(application=DomainDispatcherApplication(create_backend_app), path=options.record)
     store.replay()
     server = make_server("127.0.0.1", options.port, store, threaded=True, request_handler=MotoRequestHandler)

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from dashboard.demo.world.loopback import JsonHandler, LoopbackServer, serve
 from dashboard.demo.world.outages import Held, Outages
+from dashboard.demo.world.records import whole_lines
 
 WINDOW_SECONDS = 24 * 3600
 
@@ -44,11 +45,10 @@ class Payments:
         self._lock = threading.Lock()
         self._by_key: dict[str, Payment] = {}
         self._count = 0
-        if record.exists():
-            for line in record.read_text().splitlines():
-                payment = Payment(**json.loads(line))
-                self._by_key[payment.key] = payment
-                self._count += 1
+        for line in whole_lines(record):
+            payment = Payment(**json.loads(line))
+            self._by_key[payment.key] = payment
+            self._count += 1
 
     def pay(self, *, key: str, body: bytes, now: float) -> tuple[int, Payment]:
         """Pay, or give the first payment under this key again.

@@ -9,6 +9,17 @@ def postings_of(journal: Path) -> Path:
     return journal.with_name(journal.name + ".postings")
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of an append-only file; a last one that a power cut left half written is taken away."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        path.write_bytes(whole)
+    return whole.decode().splitlines()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
     """The append-only files of the three servers."""
