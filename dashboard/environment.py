@@ -12,10 +12,12 @@ WEB_STATEMENT_TIMEOUT_MS = 5000
 
 
 def text(name: str, *, default: str = "") -> str:
+    """The value without the space around it; the default where it is absent or empty."""
     return os.environ.get(name, "").strip() or default
 
 
 def required(name: str, *, because: str) -> str:
+    """A value that the start cannot do without."""
     value = text(name)
     if not value:
         raise ImproperlyConfigured(f"{name} is missing: {because}.")
@@ -23,6 +25,7 @@ def required(name: str, *, because: str) -> str:
 
 
 def flag(name: str, *, default: bool = False) -> bool:
+    """A switch: 1 or 0."""
     value = text(name, default="1" if default else "0").lower()
     if value not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
         raise ImproperlyConfigured(f"{name} is not a switch: give 1 or 0.")
@@ -30,6 +33,7 @@ def flag(name: str, *, default: bool = False) -> bool:
 
 
 def number(name: str, *, default: int, least: int, most: int) -> int:
+    """A whole number within bounds that are part of it."""
     value = text(name, default=str(default))
     if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
         raise ImproperlyConfigured(f"{name} is not a whole number from {least} to {most}.")
@@ -37,6 +41,7 @@ def number(name: str, *, default: int, least: int, most: int) -> int:
 
 
 def words(name: str) -> list[str]:
+    """What stands between commas."""
     return [word.strip() for word in text(name).split(",") if word.strip()]
 
 
@@ -51,6 +56,7 @@ def key(name: str) -> bytes | None:
 
 
 def address(name: str, *, schemes: tuple[str, ...]) -> str:
+    """An address with one of the schemes, or nothing."""
     value = text(name)
     if value and not re.fullmatch(rf"({'|'.join(schemes)})://[^\s]+", value):
         raise ImproperlyConfigured(
@@ -60,6 +66,7 @@ def address(name: str, *, schemes: tuple[str, ...]) -> str:
 
 
 def path_prefix(name: str) -> str | None:
+    """The path below which a proxy serves the pages, without a slash at its end."""
     value = text(name).rstrip("/")
     if not value:
         return None

@@ -53,6 +53,7 @@ _SHARED: list[Any] = [
 
 
 def configuration(*, level: str) -> dict[str, Any]:
+    """For logging.config: one handler, to stderr, and the loggers that would say too much kept quiet."""
     if level not in {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}:
         raise ImproperlyConfigured("FENCEWATCH_LOG_LEVEL is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL.")
     return {
@@ -84,6 +85,7 @@ def configuration(*, level: str) -> dict[str, Any]:
 
 
 def configure(settings: dict[str, Any]) -> None:
+    """Set up logging and structlog alike, so that libraries' lines look like ours."""
     logging.config.dictConfig(settings)
     structlog.configure(
         processors=[

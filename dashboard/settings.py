@@ -127,8 +127,8 @@ LANGUAGE_CODE = "en-gb"
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-# A sub-path is put in front of STATIC_URL by Django itself, as it does not start with a slash.
-STATIC_URL = "static/"
+# Django puts a sub-path in front of a relative address only once it has seen a request, and keeps what it saw first.
+STATIC_URL = f"{FORCE_SCRIPT_NAME or ''}/static/"
 STATIC_ROOT = Path(environment.text("FENCEWATCH_STATIC_ROOT", default=str(ROOT / "staticfiles")))
 STATICFILES_DIRS = [ROOT / "static"]
 STORAGES = {

@@ -148,6 +148,8 @@ def database(cluster: Cluster) -> Iterator[Database]:
         _clone(connection, name)
     _point_aliases_at(name)
     environment = {**os.environ, **{variable: url(variable, database=name) for variable in ROLES}}
+    # For this process's browser only; see tests/chromium.py.
+    environment.pop("DJANGO_ALLOW_ASYNC_UNSAFE", None)
     try:
         yield Database(name=name, environment=environment)
     finally:

@@ -24,6 +24,8 @@ NO_SUCH_PID = 99_999_999
 
 @dataclass(frozen=True, kw_only=True)
 class Postgres:
+    """A running server. It ends with the process that started it, or by `stop`."""
+
     folder: Path
     port: int
     password: str = field(repr=False)

@@ -22,12 +22,14 @@ class ServerFailed(Exception):
 
 
 def free_port() -> int:
+    """A port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def port_is_taken(port: int) -> bool:
+    """Whether another program listens there, or something else keeps us from it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -106,6 +108,7 @@ def _ended(pid: int, *, seconds: float) -> bool:
 
 
 def as_user(name: str | None) -> dict[str, Any]:
+    """Arguments for subprocess that run the program as an OS user and in no group but its own."""
     if name is None:
         return {}
     import pwd
@@ -122,6 +125,7 @@ def wheel(name: str) -> Path:
 
 
 def await_answer(process: subprocess.Popen[bytes], answers: Callable[[], bool], *, name: str, log: Path) -> None:
+    """Wait until a started server answers; end it and raise ServerFailed if it does not."""
     deadline = time.monotonic() + START_SECONDS
     try:
         while not answers():
@@ -136,4 +140,5 @@ def await_answer(process: subprocess.Popen[bytes], answers: Callable[[], bool], 
 
 
 def last_lines(log: Path, *, lines: int = 1) -> str:
+    """The end of a log."""
     return "\n".join(log.read_text(errors="replace").strip().splitlines()[-lines:])

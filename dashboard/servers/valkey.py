@@ -12,6 +12,8 @@ from dashboard.servers.processes import await_answer, end, free_port, spawn, whe
 
 @dataclass(frozen=True, kw_only=True)
 class Valkey:
+    """A running server. It ends with the process that started it, or by `stop`."""
+
     port: int
     password: str = field(repr=False)
     process: subprocess.Popen[bytes] = field(repr=False)

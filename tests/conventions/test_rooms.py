@@ -12,12 +12,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("workitems", "dashboard")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 SAYS_NOTHING = {"utils", "util", "helpers", "common", "base", "manager", "managers", "service", "services", "misc"}
+NAMED_BY_DJANGO = {ROOT / "dashboard/absent/base.py"}  # a database backend is looked for under this name
 LONGEST = 330  # lines; layout says about 300
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_is_named_for_its_noun_and_fits_a_room(path: Path) -> None:
-    assert path.stem not in SAYS_NOTHING, f"{path.name} says nothing about what is in it"
+    assert path.stem not in SAYS_NOTHING or path in NAMED_BY_DJANGO, f"{path.name} says nothing about what is in it"
     lines = len(path.read_text().splitlines())
     assert lines <= LONGEST, f"{path.relative_to(ROOT)} has {lines} lines; split it by verb"
 

@@ -1,6 +1,7 @@
 """The pages and the workers as real programs, as the other rooms' tests start them."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -63,3 +64,17 @@ def test_an_inline_script_violates_the_policy_and_is_noticed(page: Any, pages: P
     page.wait_for_function("() => true")
     assert page.evaluate("() => window.inlineRan") is None
     assert any("CSP violation: script-src" in line for line in complaints.found)
+
+
+def test_below_a_sub_path_links_and_static_files_carry_it(start_pages: Callable[..., Pages]) -> None:
+    pages = start_pages(FENCEWATCH_SCRIPT_NAME="/ops/board")
+    # The proxy takes the prefix away, as the README's example does.
+    _, _, body = fetch(pages.url + "/sign-in/")
+    found = re.findall(r'(?:href|src|action)="([^"#]+)"', body.decode())
+    assert found
+    assert [link for link in found if not link.startswith("/ops/board/")] == []
+    for link in found:
+        if "/static/" in link:
+            status, headers, _ = fetch(pages.url + link.removeprefix("/ops/board"))
+            assert status == 200, link
+            assert "immutable" in headers["Cache-Control"]

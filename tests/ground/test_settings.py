@@ -27,7 +27,7 @@ def run(*arguments: str, **changes: str | None) -> subprocess.CompletedProcess[s
     around = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("FENCEWATCH_", "CELERY_")) and not name.endswith("DATABASE_URL")
+        if not name.startswith(("FENCEWATCH_", "CELERY_", "DJANGO_")) and not name.endswith("DATABASE_URL")
     }
     environment = around | {"DJANGO_SETTINGS_MODULE": "dashboard.settings"} | PRODUCTION | changes
     return subprocess.run(
