@@ -26,13 +26,13 @@ lint: venv ## ruff, mypy, import-linter, djade, missing migrations
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
-	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --check --target-version 6.1
+	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r .venv/bin/djade --check --target-version 6.1
 	FENCEWATCH_DEMO=1 $(PYTHON) manage.py makemigrations --check --dry-run
 
 format: venv ## put code and templates into the house's form
 	$(PYTHON) -m ruff check --fix-only .
 	$(PYTHON) -m ruff format .
-	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r $(PYTHON) -m djade --target-version 6.1
+	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r .venv/bin/djade --target-version 6.1
 
 check: venv ## Django's deployment check on the settings in the environment
 	@exec $(PYTHON) manage.py check --deploy --fail-level WARNING

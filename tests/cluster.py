@@ -6,6 +6,7 @@ connect under the roles of production. FENCEWATCH_TEST_SUPERUSER_URL names a ser
 its fencewatch_* roles then get new passwords.
 """
 
+import atexit
 import contextlib
 import os
 import secrets
@@ -40,6 +41,7 @@ PASSWORDS = {name: secrets.token_hex(12) for name in ("web", "accounts", "worker
 # Below /tmp itself: pytest's own folders are closed to the user that PostgreSQL runs as under root.
 FOLDER = Path(tempfile.mkdtemp(prefix="fencewatch-test-"))
 FOLDER.chmod(0o711)
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def url(variable: str, *, database: str) -> str:
@@ -111,10 +113,6 @@ def cluster() -> Iterator[Cluster]:
         if server is not None:
             server.stop()
             servers.erase_postgres(folder=FOLDER / "postgres")
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def _make_template(cluster: Cluster) -> None:
