@@ -45,6 +45,7 @@ def work(request: PersonRequest) -> HttpResponse:
         return _page(request, "work", context | {"refused": error}, status=400)
     context |= {
         "page": page,
+        "narrowed": next((one.label for one in request.person.tenants if one.digest == page.filters.tenant), ""),
         "at": page.at,
         "table": WorkTable(page.rows, at=page.at, many_tenants=form.many_tenants),
         "onward": with_cursor(request.GET, page.next_cursor) if page.next_cursor else "",

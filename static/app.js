@@ -184,7 +184,7 @@ window.addEventListener("pageshow", () => {
 });
 
 // Keyboard ----------------------------------------------------------------------------------------------------------
-let going = 0;
+let going = -Infinity; // when `g` was pressed
 
 function step(by) {
   const rows = [...document.querySelectorAll("[data-row]")];
@@ -206,7 +206,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (document.querySelector("dialog[open]")) return;
   if (performance.now() - going < 1200) {
-    going = 0;
+    going = -Infinity;
     document.querySelector(`[data-go="${CSS.escape(event.key)}"]`)?.click();
     return;
   }

@@ -26,16 +26,18 @@ LOST = {"takeover", "sweep", "revoke", "claim"}
 
 
 @register.filter
-def ended_word(claim: ClaimEpisode) -> str:
-    """How the claim ended, in words."""
-    return "holds it now" if claim.ended_by is None else ENDINGS.get(claim.ended_by, claim.ended_by)
+def ended_word(claim: ClaimEpisode, item: Item) -> str:
+    """How the claim ended, in words; of one that goes on, whether its lease still runs."""
+    if claim.ended_by is None:
+        return "lease ran out, nobody took over yet" if item.lapsed else "holds it now"
+    return ENDINGS.get(claim.ended_by, claim.ended_by)
 
 
 @register.filter
-def ending(claim: ClaimEpisode) -> str:
-    """The class of a claim's colour: the state it led to, or stalled where its worker lost it."""
+def ending(claim: ClaimEpisode, item: Item) -> str:
+    """The class of a claim's colour: the state it led to, or stalled where its worker lost it or does not move."""
     if claim.ended_by is None:
-        return "s-claimed"
+        return "s-stalled" if item.stalled else "s-claimed"
     if claim.ended_by in LOST:
         return "s-stalled"
     states = {

@@ -1,5 +1,7 @@
 import re
+from collections.abc import Callable
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from django.db import connections
@@ -10,8 +12,11 @@ from django.urls import reverse, set_script_prefix
 from dashboard import VERSION
 from tests.cluster import Database
 from tests.dashboard.stage import PASSWORD, add_person, digest_of, signed_in
+from tests.oversight.stage import BOTH, EVERYBODY, add_people, fill, looking, nodes, plans
+from tests.processes import Pages
 from tests.protocol.stage import add_job_type, claim_one, enqueue, guard_off, make
 from workitems import identifiers, protocol
+from workitems.oversight.find import Wanted, find
 from workitems.states import State
 
 CANARY = "canary-7f3a-operation"
@@ -241,7 +246,7 @@ def test_what_is_no_digest_is_answered_with_what_to_paste_and_never_repeated(nor
     answer = north.post(reverse("find"), {"q": asked})
     assert answer.status_code == 400
     body = answer.content.decode()
-    assert "that is not a digest. Paste the name that begins with op_" in body
+    assert "That is not a digest. Paste the name that begins with op_" in body
     if len(asked) > 5:
         assert asked not in body
 
@@ -305,6 +310,16 @@ def test_below_a_sub_path_every_link_keeps_it(work: tuple[str, str]) -> None:
         set_script_prefix("/")
 
 
+def test_below_a_sub_path_a_server_finds_its_own_style_sheets(start_pages: Callable[..., Pages]) -> None:
+    server = start_pages(FENCEWATCH_SCRIPT_NAME="/ops/board")  # the proxy takes the prefix away
+    with urlopen(f"{server.url}/sign-in/") as answer:  # noqa: S310  # loopback http
+        links = re.findall(r'(?:href|src|action)="([^"]*)"', answer.read().decode())
+    assert [link for link in links if not link.startswith(("/ops/board/", "#"))] == []
+    sheet = next(link for link in links if link.endswith(".css"))
+    with urlopen(server.url + sheet.removeprefix("/ops/board")) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
 def test_a_page_that_breaks_asks_the_database_nothing_and_shows_no_detail(
     north: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,3 +355,16 @@ def test_a_stalled_and_a_lying_item_show_it_before_their_state(tenants: tuple[st
     assert "lease ran out <time" in body
     assert "17 min ago" in body
     assert "no progress for" in body
+
+
+def test_a_short_digest_is_looked_up_by_the_index_on_digests(tenants: tuple[str, str], superuser: Any) -> None:
+    add_people()
+    add_job_type()
+    fill(superuser, rows=20_000)
+    for user_id in (EVERYBODY, BOTH):
+        found: list[dict[str, Any]] = []
+        with looking(user_id) as person, plans(found):
+            assert len(find(person.scope, Wanted(short="op_ABCD")).rows) == 0
+            assert find(person.scope, Wanted(short="op_A")).more
+        read = {node.get("Index Name") for plan in found for node in nodes(plan)}
+        assert {name for name in read if name and name.startswith("work_item")} == {"work_item_by_digest"}
