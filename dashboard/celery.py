@@ -8,8 +8,17 @@ from typing import Any
 
 from celery import Celery, signals
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from dashboard import environment
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+
+try:
+    settings.WAKE_EVERY_SECONDS  # noqa: B018 reads the settings
+except ImproperlyConfigured as error:
+    # Only Celery's own command comes here before Django has read them: one sentence for whoever starts it, no stack.
+    sys.exit(f"Fencewatch cannot start: {error}")
 
 # One byte that forked children share with their parent: only the parent hears of a shutdown. No lock: a child that is
 # killed would hold it for ever.
@@ -33,6 +42,27 @@ def keep_django_logging(**_: Any) -> None:
     """Being connected keeps Celery from setting up loggers of its own, which would print tracebacks with messages."""
     for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@signals.celeryd_init.connect
+def require_worker_settings(**_: Any) -> None:
+    """Refuse a worker that could not reach its queue, its items or its sweep."""
+    _require("CELERY_BROKER_URL", because="workers are woken through it")
+    _require("WORKER_DATABASE_URL", because="workers claim under that role")
+    _require("KEEPER_DATABASE_URL", because="sweeps run under that role")
+
+
+@signals.beat_init.connect
+def require_beat_settings(**_: Any) -> None:
+    """Refuse a beat that has nobody to wake."""
+    _require("CELERY_BROKER_URL", because="beat wakes workers through it")
+
+
+def _require(name: str, *, because: str) -> None:
+    try:
+        environment.required(name, because=because)
+    except ImproperlyConfigured as error:
+        sys.exit(f"Fencewatch cannot start: {error}")
 
 
 @signals.import_modules.connect(sender=app)
