@@ -21,7 +21,7 @@ DATABASE_VARIABLES = {
     "OWNER_DATABASE_URL": "migrator",
 }
 OLD_WORKER_RESTS = 30.0  # seconds: what it held stalls meanwhile
-CLERKS, PAYOUT_CLERKS = 4, 2
+CLERKS, PAYOUT_CLERKS = 5, 2
 
 
 @dataclass(frozen=True, kw_only=True)

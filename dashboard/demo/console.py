@@ -13,8 +13,6 @@ import psycopg
 from dashboard.demo.company import PEOPLE, TENANTS
 from dashboard.demo.effects import Effects
 
-STATES = ("queued", "claimed", "succeeded", "failed_terminal", "unknown", "quarantined")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
@@ -62,12 +60,17 @@ class Console:
     def step(self, name: str) -> Iterator[None]:
         """Tell a step of the set-up and how long it took."""
         started = time.monotonic()
-        if self._is_terminal:
-            print(f"  {name:<34}", end="", file=self._out, flush=True)
+        self.begin(name)
         yield
         self.took(name, seconds=time.monotonic() - started)
 
+    def begin(self, name: str) -> None:
+        """Show, on a terminal, what is going on now; `took` ends the line."""
+        if self._is_terminal:
+            print(f"  {name:<34}", end="", file=self._out, flush=True)
+
     def took(self, name: str, *, seconds: float) -> None:
+        """A step of the set-up is done."""
         start = "" if self._is_terminal else f"  {name:<34}"
         self.say(f"{start}{seconds:6.1f} s")
 
@@ -90,11 +93,8 @@ class Console:
 
     def report(self, *, now: Standing, effects: Effects) -> None:
         """How things stand: in place on a terminal, as new lines elsewhere."""
-        lines = [
-            time.strftime("%H:%M:%S") + "  " + _items(now),
-            "          " + _effects(effects),
-            "          " + _texts(effects),
-        ]
+        lines = [time.strftime("%H:%M:%S"), *_items(now), _effects(effects), _texts(effects)]
+        lines = [f"{lines[0]}  {lines[1]}", *(f"  {line}" for line in lines[2:])]
         if self._is_terminal:
             if self._lines_up:
                 print(f"\x1b[{self._lines_up}A", end="", file=self._out)
@@ -104,12 +104,14 @@ class Console:
         self._lines_up = len(lines)
 
 
-def _items(now: Standing) -> str:
-    def of(state: str) -> str:
-        counted = f"{state.removesuffix('_terminal')} {now.by_state.get(state, 0)}"
-        return f"{counted} ({now.stalled} stalled, {now.lying} lying)" if state == "claimed" else counted
+def _items(now: Standing) -> tuple[str, str]:
+    """Two lines: what machines are at, and what they are not at any more."""
 
-    return "  ".join(of(state) for state in STATES)
+    def of(*states: str) -> str:
+        return "  ".join(f"{state.removesuffix('_terminal')} {now.by_state.get(state, 0)}" for state in states)
+
+    in_hand = f"{of('queued', 'claimed')} ({now.stalled} stalled, {now.lying} lying)"
+    return f"{in_hand}  {of('succeeded')}", of("failed_terminal", "unknown", "quarantined")
 
 
 def _effects(effects: Effects) -> str:

@@ -19,6 +19,7 @@ from dashboard.demo.rota import Turn
 
 USING = "worker"
 HURRY_SECONDS = 40.0
+YOUNG_BELOW = 150  # items: the hurry is to fill empty pages
 HURRY_PER_SECOND = 3.5
 PER_SECOND = 1.0
 MOST_QUEUED = 400  # with more than this waiting the shops hold off
@@ -58,6 +59,7 @@ class Producer:
         self._started = time.monotonic()
         self._last: Order | None = None
         self._is_full: dict[str, bool] = {}
+        self._is_young = True
         self._look = Turn(first=0, every=3)
         self._turns = {
             self.send_unknown_version: Turn(first=3, every=45),
@@ -79,13 +81,13 @@ class Producer:
             except DatabaseError:
                 connections[USING].close()
                 time.sleep(1)
-            hurry = time.monotonic() - self._started < HURRY_SECONDS
+            hurry = self._is_young and time.monotonic() - self._started < HURRY_SECONDS
             time.sleep(self._random.expovariate(HURRY_PER_SECOND if hurry else PER_SECOND))
 
     def take_turn(self) -> None:
         """Send one ordinary operation, and whatever else is due."""
         if self._look.is_due():
-            self._is_full = self._states_with_enough()
+            self._look_around()
         if self._is_full.get("queued"):
             return
         self._last = self.order()
@@ -94,19 +96,22 @@ class Producer:
             if turn.is_due():
                 send()
 
-    def _states_with_enough(self) -> dict[str, bool]:
+    def _look_around(self) -> None:
+        """See which states have enough items, and whether the pages are still empty."""
         with connections[USING].cursor() as cursor:
             cursor.execute(
                 "SELECT state, count(*) FROM work_item"
                 " WHERE state IN ('queued', 'quarantined', 'failed_terminal') GROUP BY state"
             )
             counted = dict(cursor.fetchall())
+            cursor.execute("SELECT count(*) FROM (SELECT FROM work_item LIMIT %s) some", [YOUNG_BELOW])
+            self._is_young = cursor.fetchone()[0] < YOUNG_BELOW
         limits = {
             "queued": MOST_QUEUED,
             "quarantined": MOST_WAITING_FOR_PEOPLE,
             "failed_terminal": MOST_WAITING_FOR_PEOPLE,
         }
-        return {state: counted.get(state, 0) >= limit for state, limit in limits.items()}
+        self._is_full = {state: counted.get(state, 0) >= limit for state, limit in limits.items()}
 
     # -- what is right ------------------------------------------------------------------------------------------------
     def order(self, *, series: str | None = None) -> Order:

@@ -140,6 +140,7 @@ class _Stage:
                 if step:
                     self._console.took(step, seconds=time.monotonic() - since)
                 step, since = line.strip(), time.monotonic()
+                self._console.begin(step)
         if seeding.returncode:
             raise CannotRun(f"The database could not be set up ({step or 'start'}); the reason is at the end of {log}.")
         self._console.took(step, seconds=time.monotonic() - since)
