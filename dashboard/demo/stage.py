@@ -168,9 +168,15 @@ class _Stage:
                     self._console.report(now=standing(connection), effects=counter.count(connection))
 
     def _mind_servers(self) -> None:
-        for server, name in ((self._postgres, "PostgreSQL"), (self._valkey, "Valkey")):
-            if server is not None and server.process.poll() is not None:
-                raise CannotRun(f"{name} ended by itself; its log is below {self._folder}. `make demo` starts anew.")
+        if self._postgres is not None and self._postgres.process.poll() is not None:
+            raise CannotRun(
+                f"PostgreSQL ended by itself; its log is below {self._folder}/postgres. `make demo` goes on with the data."
+            )
+        gone = self._valkey
+        if gone is not None and gone.process.poll() is not None:
+            # It carries wake-ups only: without it work goes on with the next start, and nothing is lost.
+            self._console.say("Valkey ended; starting again.")
+            self._valkey = servers.start_valkey(folder=self._folder / "valkey", port=gone.port, password=gone.password)
 
     # -- the end ------------------------------------------------------------------------------------------------------
     def _take_down(self) -> None:
