@@ -136,6 +136,7 @@ def _line(*, target: str, body: bytes) -> str:
 
 
 def main() -> None:
+    """Run the store: `--port` on the loopback, `--record` its journal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--record", type=Path, required=True)
