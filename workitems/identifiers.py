@@ -55,7 +55,9 @@ def _check(field: str, value: object, *, chars: int, octets: int) -> None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise BadIdentifier(f"{field} holds half of a surrogate pair, which is not text; mend it at the producer.") from None
+        raise BadIdentifier(
+            f"{field} holds half of a surrogate pair, which is not text; mend it at the producer."
+        ) from None
     if size > octets:
         raise BadIdentifier(f"{field} takes {size:,} bytes in UTF-8; the limit is {octets:,}.")
 
