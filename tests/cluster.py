@@ -197,11 +197,3 @@ def tenants(database: Database) -> tuple[str, str]:
     add_tenant(tenant_id="tenant-north", label="North")
     add_tenant(tenant_id="tenant-south", label="South")
     return "tenant-north", "tenant-south"
-
-
-@pytest.fixture
-def job_type_row(database: Database) -> Callable[..., str]:
-    """Insert a job type as `sync_job_types` would: ``job_type_row("test.job", target="C", lease=60)``."""
-    from tests.protocol.conftest import add_job_type
-
-    return add_job_type
