@@ -218,6 +218,48 @@ def test_batch_mates_wait_until_their_turn_and_are_extended_without_progress(
     assert {c.operation_id for c in kept} == {c.operation_id for c in batch[1:]} - {stolen.operation_id}
 
 
+def test_mates_of_a_mixed_batch_all_wait_for_their_turn(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type()
+    enqueue(tenants[0], "lapsed")
+    claim_one("gone")
+    let_leases_run_out(superuser)
+    enqueue(tenants[0], "due")
+    batch = protocol.claim(job_type="test.job", worker="w", limit=2)
+    assert [c.operation_id for c in batch] == ["lapsed", "due"]
+    assert protocol.extend_waiting(batch) == set(batch)
+
+
+def test_shutdowns_do_not_use_up_the_attempts_of_mates_whose_turn_never_came(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type(max_attempts=3, ceiling=3)
+    enqueue(tenants[0])
+    for _ in range(4):
+        (claim,) = protocol.claim(job_type="test.job", worker="w", limit=2)
+        assert protocol.release(claim, waiting=True) is State.QUEUED
+    for expected in (State.QUEUED, State.QUEUED, State.FAILED_TERMINAL):
+        assert protocol.release(claim_one(), waiting=True) is expected  # its turn had come: saying otherwise counts for nothing
+        superuser.execute("UPDATE work_item SET available_at = clock_timestamp()")
+
+
+def test_a_key_window_counts_from_the_enqueue_where_nobody_stamped(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type()
+    enqueue(tenants[0], "stamped")
+    protocol.begin(claim_one())
+    enqueue(tenants[0], "untouched")
+    enqueue(tenants[0], "failed-over")
+    let_leases_run_out(superuser)
+    superuser.execute("UPDATE work_item SET enqueue_timeline = enqueue_timeline - 1 WHERE operation_id = 'failed-over'")
+    for claim in protocol.claim(job_type="test.job", worker="w", limit=3):
+        stands = row(tenants[0], claim.operation_id)
+        expected = {"stamped": stands["first_effect_at"], "untouched": None, "failed-over": stands["enqueued_at"]}
+        assert claim.window_from == expected[claim.operation_id]
+
+
 def test_a_waiting_mate_goes_back_at_once_and_keeps_its_number_of_tries(
     database: Any, tenants: tuple[str, str]
 ) -> None:

@@ -107,6 +107,37 @@ def test_sixteen_producers_of_one_key_make_one_row(database: Any, tenants: tuple
     assert sorted(answers) == ["enqueued"] + ["replay"] * 15
 
 
+def test_producers_that_race_for_many_keys_get_answers_and_never_an_error(
+    database: Any, tenants: tuple[str, str]
+) -> None:
+    """A concurrent duplicate passes the key's first look and must be stopped by the key alone, not by another index."""
+    add_job_type()
+    keys, producers = 300, 8
+    answers: list[Answer] = []
+    errors: list[Exception] = []
+    start = threading.Barrier(producers)
+
+    def produce() -> None:
+        try:
+            for number in range(keys):
+                start.wait(timeout=60)
+                answers.append(enqueue(tenants[0], f"op-{number}").outcome)
+        except Exception as error:  # noqa: BLE001 a thread's failure must fail the test
+            errors.append(error)
+            start.abort()
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=produce) for _ in range(producers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=100)
+    assert errors == []
+    assert answers.count(Answer.ENQUEUED) == keys
+    assert answers.count(Answer.REPLAY) == keys * (producers - 1)
+
+
 def test_the_row_commits_with_the_callers_transaction_or_not_at_all(database: Any, tenants: tuple[str, str]) -> None:
     add_job_type()
     with transaction.atomic(using="worker"):

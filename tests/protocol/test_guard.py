@@ -170,3 +170,128 @@ def test_a_role_can_do_its_work_and_nothing_else(alias: str, statement: str, dat
     with pytest.raises(DatabaseError) as refusal, connections[alias].cursor() as cursor:
         cursor.execute(statement)
     assert getattr(refusal.value.__cause__, "sqlstate", None) == "42501"
+
+
+FORGERIES = {
+    "a takeover that erases the stamp": "fence = fence + 1, stamping_fence = fence + 1, attempts = attempts + 1, effect_fence = NULL, effect_at = NULL",
+    "a takeover that moves the stamp": "fence = fence + 1, attempts = attempts + 1, effect_at = clock_timestamp() + interval '1 year'",
+    "a takeover with a lease of centuries": "fence = fence + 1, attempts = attempts + 1, lease_expires_at = 'infinity'",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_takeover_leaves_the_stamps_of_earlier_claims_alone(
+    forgery: str, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type()
+    enqueue(tenants[0])
+    protocol.begin(claim_one())
+    let_leases_run_out(superuser)
+    change = FORGERIES[forgery]
+    leased = "lease_owner = 'w'" if "lease_expires_at" in change else LEASED
+    with pytest.raises(DatabaseError):
+        as_worker(f"UPDATE work_item SET {change}, {leased}")
+    assert claim_one("next").must_reconcile
+
+
+HOLDERS_FORGERIES = {
+    "a stamping fence": "stamping_fence = fence + 1",
+    "a lease without end": "lease_expires_at = 'infinity'",
+    "a due date": "available_at = now()",
+    "an outcome before the end": "outcome_code = 'paid'",
+    "room for attempts without end": "state = 'unknown', max_attempts = 2000000000",
+    "an attempt back that was its turn": "state = 'queued', max_attempts = max_attempts + 1, unspent_attempts = 1",
+    "a release to the end of time": "state = 'queued', max_attempts = max_attempts + 1, available_at = 'infinity'",
+}
+
+
+@pytest.mark.parametrize("forgery", HOLDERS_FORGERIES)
+def test_a_claims_holder_cannot_make_an_item_that_nobody_can_move_or_trust(
+    forgery: str, database: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type()
+    enqueue(tenants[0])
+    claim_one()
+    stands = row(tenants[0])
+    with pytest.raises(DatabaseError):
+        as_worker(f"UPDATE work_item SET {HOLDERS_FORGERIES[forgery]}")
+    assert row(tenants[0]) == stands
+
+
+def test_the_moment_of_a_stamp_is_the_databases(database: Any, tenants: tuple[str, str]) -> None:
+    add_job_type()
+    enqueue(tenants[0])
+    claim_one()
+    as_worker("UPDATE work_item SET effect_fence = fence, effect_at = '2199-01-01', updated_at = '2199-01-01'")
+    stamped = row(tenants[0])
+    assert stamped["effect_at"].year < 2199
+    assert stamped["first_effect_at"] == stamped["effect_at"]
+    assert stamped["updated_at"].year < 2199
+
+
+def test_a_producer_grants_neither_attempts_nor_outcomes(database: Any, tenants: tuple[str, str]) -> None:
+    add_job_type(target="D", max_attempts=1, ceiling=1)
+    as_worker(
+        "INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref, job_type, max_attempts, outcome_code)"
+        f" VALUES ('{tenants[0]}', 'op-1', '\\x01', 'r', 'test.job', 1000, 'paid')"
+    )
+    made = row(tenants[0])
+    assert (made["max_attempts"], made["outcome_code"]) == (1, None)
+
+
+@pytest.mark.parametrize("moment", ["-infinity", "0044-03-15 BC", "infinity", "12000-01-01"])
+def test_a_due_date_that_no_program_can_read_is_refused(moment: str, database: Any, tenants: tuple[str, str]) -> None:
+    add_job_type()
+    with pytest.raises(DatabaseError, match="available_at_bounded"):
+        as_worker(f"SELECT fencewatch.enqueue('{tenants[0]}', 'op-1', '\\x01', 'r', 'test.job', '{moment}')")
+
+
+def test_the_owner_may_digest_anew_and_change_nothing_else_of_an_item_at_rest(
+    database: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type()
+    enqueue(tenants[0])
+    with connections["owner"].cursor() as cursor:
+        cursor.execute("UPDATE work_item SET digest_key_version = 2, op_digest = sha256('\\x01')")
+        with pytest.raises(DatabaseError):
+            cursor.execute("UPDATE work_item SET attempts = 0, cleared_for_attempt = 1, enqueue_timeline = 7")
+
+
+@pytest.mark.parametrize("alias", ["default", "accounts", "worker"])
+def test_no_login_role_can_stop_the_sweep_by_a_lock_of_its_own(
+    alias: str, database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type(max_attempts=1)
+    enqueue(tenants[0])
+    protocol.begin(claim_one())
+    let_leases_run_out(superuser)
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(hashtextextended('fencewatch.sweep', 0))")
+        assert protocol.sweep().unknown == 1
+
+
+def test_the_sweep_runs_with_the_rights_of_a_role_that_may_do_nothing_else(database: Any, superuser: Any) -> None:
+    owner = superuser.execute("SELECT pg_get_userbyid(proowner) FROM pg_proc WHERE proname = 'sweep'").fetchone()
+    assert owner == ("fencewatch_keeping",)
+    owned = superuser.execute(
+        "SELECT count(*) FROM pg_class WHERE pg_get_userbyid(relowner) = 'fencewatch_keeping'"
+    ).fetchone()
+    assert owned == (0,)
+    assert superuser.execute(
+        "SELECT has_schema_privilege('fencewatch_keeping', 'fencewatch', 'CREATE')"
+    ).fetchone() == (False,)
+
+
+def test_a_note_takes_a_code_and_no_prose(database: Any, tenants: tuple[str, str]) -> None:
+    add_job_type()
+    enqueue(tenants[0])
+    claim = claim_one()
+    for code in ("", "a b", "x" * 101, f"refund of {tenants[0]}"):
+        with pytest.raises(DatabaseError):
+            protocol.note_reconcile(claim, verdict=code, evidence={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("alias", ["default", "accounts", "worker", "keeper"])
+def test_no_login_role_can_fill_the_disk_with_large_objects(alias: str, database: Any) -> None:
+    with pytest.raises(DatabaseError), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT lo_from_bytea(0, '\\x01')")

@@ -51,6 +51,19 @@ def test_a_sweep_tells_never_begun_from_may_have_acted(
     assert swept["lease_owner"] is None
 
 
+def test_a_type_a_item_that_was_stamped_under_another_target_is_not_called_never_begun(
+    database: Any, superuser: Any, tenants: tuple[str, str]
+) -> None:
+    add_job_type(target="C", max_attempts=2, ceiling=2)
+    enqueue(tenants[0])
+    protocol.begin(claim_one("earlier"))
+    superuser.execute("UPDATE job_type SET target = 'A' WHERE name = 'test.job'")
+    let_leases_run_out(superuser)
+    assert claim_one("later").must_reconcile
+    let_leases_run_out(superuser)
+    assert protocol.sweep().unknown == 1
+
+
 def test_a_live_lease_or_an_attempt_left_is_not_swept(database: Any, superuser: Any, tenants: tuple[str, str]) -> None:
     add_job_type("alive", max_attempts=1)
     add_job_type("attempt-left", max_attempts=2)

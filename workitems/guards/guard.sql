@@ -32,6 +32,10 @@ BEGIN
             RAISE EXCEPTION 'new work is queued or quarantined, without attempts' USING ERRCODE = 'FW002';
         END IF;
         NEW.fence := 0;
+        NEW.unspent_attempts := 0;
+        NEW.outcome_code := CASE NEW.state WHEN 'quarantined' THEN NEW.outcome_code END;
+        -- No producer grants more attempts than the job type; an unregistered one gets a single attempt.
+        NEW.max_attempts := least(NEW.max_attempts, coalesce((SELECT t.max_attempts FROM public.job_type t WHERE t.name = NEW.job_type), 1));
         NEW.lease_owner := NULL;
         NEW.lease_expires_at := NULL;
         NEW.enqueued_at := clock;
@@ -58,8 +62,12 @@ BEGIN
             RAISE EXCEPTION 'no arrow from % to claimed', OLD.state USING ERRCODE = 'FW002';
         END IF;
         IF NEW.fence <> OLD.fence + 1 OR NEW.attempts <> OLD.attempts + 1 OR NEW.attempts > OLD.max_attempts
-           OR NEW.max_attempts <> OLD.max_attempts OR NEW.lease_expires_at > clock + interval '1 day' THEN
+           OR NEW.max_attempts <> OLD.max_attempts OR NEW.unspent_attempts <> OLD.unspent_attempts
+           OR NEW.lease_expires_at NOT BETWEEN clock - interval '1 day' AND clock + interval '1 day' THEN
             RAISE EXCEPTION 'a claim takes one fence, one attempt that is left, and a lease of a day at most' USING ERRCODE = 'FW002';
+        END IF;
+        IF NEW.effect_fence IS DISTINCT FROM OLD.effect_fence OR NEW.effect_at IS DISTINCT FROM OLD.effect_at THEN
+            RAISE EXCEPTION 'a claim leaves the stamps of earlier ones alone' USING ERRCODE = 'FW002';
         END IF;
         timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
         -- After a failover that lost a claim, a plain fence + 1 would be given out twice; the timeline makes it new.
@@ -87,19 +95,26 @@ BEGIN
 
     -- Heartbeat and begin, by the claim that holds the item.
     IF NEW.state = 'claimed' AND OLD.state = 'claimed' THEN
-        IF NEW.attempts <> OLD.attempts OR NEW.lease_owner IS DISTINCT FROM OLD.lease_owner OR NEW.max_attempts <> OLD.max_attempts THEN
-            RAISE EXCEPTION 'attempts and owner of a claim never change' USING ERRCODE = 'FW002';
+        IF NEW.attempts <> OLD.attempts OR NEW.lease_owner IS DISTINCT FROM OLD.lease_owner OR NEW.max_attempts <> OLD.max_attempts
+           OR NEW.unspent_attempts <> OLD.unspent_attempts OR NEW.stamping_fence IS DISTINCT FROM OLD.stamping_fence
+           OR NEW.available_at <> OLD.available_at OR NEW.outcome_code IS DISTINCT FROM OLD.outcome_code
+           OR NEW.lease_expires_at NOT BETWEEN clock - interval '1 day' AND clock + interval '1 day' THEN
+            RAISE EXCEPTION 'a claim''s holder moves its progress, its stamp, and its lease by a day at most' USING ERRCODE = 'FW002';
         END IF;
         IF NEW.progress > OLD.progress THEN
             NEW.progress_at := clock;
         ELSIF NEW.progress < OLD.progress THEN
             RAISE EXCEPTION 'progress never falls' USING ERRCODE = 'FW002';
         END IF;
-        IF NEW.effect_fence IS DISTINCT FROM OLD.effect_fence THEN
+        IF NEW.updated_at <> OLD.updated_at THEN
+            NEW.updated_at := clock;
+        END IF;
+        IF NEW.effect_fence IS DISTINCT FROM OLD.effect_fence OR NEW.effect_at IS DISTINCT FROM OLD.effect_at THEN
             IF NEW.effect_fence IS DISTINCT FROM NEW.fence THEN
                 RAISE EXCEPTION 'an effect is stamped with the fence of its claim' USING ERRCODE = 'FW002';
             END IF;
-            NEW.first_effect_at := coalesce(OLD.first_effect_at, NEW.effect_at);
+            NEW.effect_at := clock;
+            NEW.first_effect_at := coalesce(OLD.first_effect_at, clock);
         END IF;
         RETURN NEW;
     END IF;
@@ -109,8 +124,14 @@ BEGIN
         IF NEW.state = 'queued' AND OLD.effect_fence = OLD.fence THEN
             RAISE EXCEPTION 'begun under this claim: not released, the effect may have happened' USING ERRCODE = 'FW002';
         END IF;
-        IF NEW.attempts <> OLD.attempts OR NEW.effect_fence IS DISTINCT FROM OLD.effect_fence THEN
+        IF NEW.attempts <> OLD.attempts OR NEW.effect_fence IS DISTINCT FROM OLD.effect_fence
+           OR NEW.effect_at IS DISTINCT FROM OLD.effect_at OR NEW.stamping_fence IS DISTINCT FROM OLD.stamping_fence THEN
             RAISE EXCEPTION 'attempts are never reset and stamps never erased' USING ERRCODE = 'FW002';
+        END IF;
+        IF NEW.max_attempts NOT BETWEEN OLD.max_attempts AND OLD.max_attempts + 1
+           OR NEW.unspent_attempts NOT BETWEEN OLD.unspent_attempts
+              AND OLD.unspent_attempts + (OLD.waiting_in_worker AND NEW.state = 'queued')::int THEN
+            RAISE EXCEPTION 'room for one more attempt at a time, and none back but to a mate whose turn never came' USING ERRCODE = 'FW002';
         END IF;
         NEW.lease_owner := NULL;
         NEW.lease_expires_at := NULL;
@@ -122,8 +143,11 @@ BEGIN
     IF NEW.state <> OLD.state THEN
         RAISE EXCEPTION 'no arrow from % to %', OLD.state, NEW.state USING ERRCODE = 'FW002';
     END IF;
-    -- The same state, not claimed: upkeep by the owner (digest rotation), nobody else's to touch.
-    IF NOT pg_has_role(current_user, 'fencewatch_owner', 'MEMBER') THEN
+    -- The same state, not claimed: the owner may digest anew, nobody else may touch it. (A superuser could lift the guard.)
+    IF current_setting('is_superuser') <> 'on'
+       AND (NOT pg_has_role(current_user, 'fencewatch_owner', 'MEMBER')
+            OR to_jsonb(NEW) - '{op_digest,tenant_digest,digest_key_version}'::text[]
+               <> to_jsonb(OLD) - '{op_digest,tenant_digest,digest_key_version}'::text[]) THEN
         RAISE EXCEPTION 'an item that is % changes by a verb only', OLD.state USING ERRCODE = 'FW002';
     END IF;
     RETURN NEW;

@@ -50,10 +50,10 @@ REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA fencewatch FROM PUBLIC;
 
 -- what trigger functions and policies call in the writer's name
 GRANT EXECUTE ON FUNCTION fencewatch.fence_base(), fencewatch.timeline(), fencewatch.held_types(), fencewatch.foreign_types(),
-    fencewatch.may_have_acted(work_item) TO fencewatch_worker, fencewatch_keeping;
+    fencewatch.may_have_acted(work_item, text) TO fencewatch_worker, fencewatch_keeping;
 
 GRANT SELECT (op_digest, tenant_digest, digest_key_version, item_id, job_type, state, fence, lease_owner, lease_expires_at, attempts,
-              max_attempts, outcome_code, payload_hash, updated_at, available_at, enqueued_at, enqueue_timeline, claimed_at,
+              max_attempts, unspent_attempts, outcome_code, payload_hash, updated_at, available_at, enqueued_at, enqueue_timeline, claimed_at,
               stamping_fence, foreign_held, effect_fence, effect_at, first_effect_at, progress, progress_at, waiting_in_worker,
               cleared_for_attempt)
     ON work_item TO fencewatch_web;
@@ -61,13 +61,13 @@ GRANT SELECT (tenant_digest, label) ON tenant TO fencewatch_web;
 GRANT SELECT (membership_id, user_id, tenant_digest, role) ON membership TO fencewatch_web;
 GRANT SELECT ON work_event, job_type TO fencewatch_web;
 GRANT EXECUTE ON FUNCTION fencewatch.context_parts(), fencewatch.context_user(), fencewatch.context_sees_all(),
-    fencewatch.context_tenants(), fencewatch.reference_digest(bytea) TO fencewatch_web;
+    fencewatch.context_tenants(), fencewatch.reference_digest(bytea), fencewatch.timeline() TO fencewatch_web;
 
 GRANT SELECT ON work_item, job_type TO fencewatch_worker;
 GRANT INSERT (tenant_id, operation_id, payload_hash, payload_ref, state, max_attempts, outcome_code, job_type, available_at)
     ON work_item TO fencewatch_worker;
-GRANT UPDATE (state, fence, lease_owner, lease_expires_at, attempts, max_attempts, outcome_code, updated_at, available_at,
-              stamping_fence, effect_fence, effect_at, progress, waiting_in_worker)
+GRANT UPDATE (state, fence, lease_owner, lease_expires_at, attempts, max_attempts, unspent_attempts, outcome_code, updated_at,
+              available_at, stamping_fence, effect_fence, effect_at, progress, waiting_in_worker)
     ON work_item TO fencewatch_worker;
 GRANT SELECT, INSERT ON payload TO fencewatch_worker;
 GRANT EXECUTE ON FUNCTION fencewatch.enqueue(text, text, bytea, text, text, timestamptz),
@@ -77,3 +77,8 @@ GRANT EXECUTE ON FUNCTION fencewatch.enqueue(text, text, bytea, text, text, time
 GRANT SELECT ON work_item, job_type TO fencewatch_keeping;
 GRANT UPDATE (state, outcome_code, max_attempts, available_at, updated_at) ON work_item TO fencewatch_keeping;
 GRANT EXECUTE ON FUNCTION fencewatch.sweep(int) TO fencewatch_keeper;
+-- The sweep runs with the rights of a role that owns nothing else: the policy keeping_sweep binds it. A new owner of a
+-- function needs CREATE on its schema, for this moment only.
+GRANT CREATE ON SCHEMA fencewatch TO fencewatch_keeping;
+ALTER FUNCTION fencewatch.sweep(int) OWNER TO fencewatch_keeping;
+REVOKE CREATE ON SCHEMA fencewatch FROM fencewatch_keeping;

@@ -50,3 +50,12 @@ REVOKE ALL ON SCHEMA public FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA public TO fencewatch_owner;
 GRANT USAGE ON SCHEMA public TO fencewatch_migrator, fencewatch_actions, fencewatch_keeping, fencewatch_web,
     fencewatch_accounts, fencewatch_worker, fencewatch_reconciler, fencewatch_keeper;
+
+-- Nor large objects, which every role could otherwise fill the disk with. Only a superuser can take that right away.
+DO $large_objects$
+BEGIN
+    REVOKE EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_creat(int), lo_create(oid), lo_put(oid, bigint, bytea) FROM PUBLIC;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'large objects stay open to every role: a superuser can revoke lo_from_bytea, lo_creat, lo_create, lo_put';
+END
+$large_objects$;

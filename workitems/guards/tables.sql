@@ -126,6 +126,7 @@ CREATE TABLE work_item (
     claimed_at          timestamptz,                                      -- start of the last claim (guard)
     stamping_fence      bigint,      -- fence of the last claim by a worker that stamps `begin`; <> fence: a foreign claim
     foreign_held        boolean     NOT NULL DEFAULT false,               -- a claim that does not stamp ever held it (guard)
+    unspent_attempts    int         NOT NULL DEFAULT 0,                   -- claims given back by a shutdown before their turn
     effect_fence        bigint,      -- begin: under which fence an outside effect may have started,
     effect_at           timestamptz, -- the latest such moment,
     first_effect_at     timestamptz, -- and the first one (a type C key's window counts from here; guard)
@@ -142,7 +143,9 @@ CREATE TABLE work_item (
     CONSTRAINT claimed_iff_leased CHECK ((state = 'claimed') = (lease_owner IS NOT NULL) AND (state = 'claimed') = (lease_expires_at IS NOT NULL)),
     CONSTRAINT queued_has_attempts_left CHECK (state <> 'queued' OR attempts < max_attempts),
     CONSTRAINT fence_not_negative CHECK (fence >= 0),
-    CONSTRAINT attempts_not_negative CHECK (attempts >= 0 AND max_attempts > 0),
+    CONSTRAINT attempts_not_negative CHECK (attempts >= unspent_attempts AND unspent_attempts >= 0 AND max_attempts > 0),
+    -- a date that no program can read would poison whoever claims or lists the row
+    CONSTRAINT available_at_bounded CHECK (available_at >= '2000-01-01 00:00Z' AND available_at < '9000-01-01 00:00Z'),
     CONSTRAINT effect_stamped_whole CHECK ((effect_fence IS NULL) = (effect_at IS NULL)),
     -- 2,500 bytes: what still fits a btree entry beside the tenant
     CONSTRAINT operation_id_bounded CHECK (char_length(operation_id) BETWEEN 1 AND 1000 AND octet_length(operation_id) <= 2500),
@@ -155,7 +158,9 @@ CREATE TABLE work_item (
 
 -- No index names lease_expires_at, progress, progress_at, effect_*: a heartbeat must stay a HOT update, and a column
 -- in an index's condition counts as much as one in its key.
-CREATE UNIQUE INDEX work_item_by_digest ON work_item (op_digest);
+-- Not UNIQUE: the digest is one by its making, and a second unique index would answer a concurrent replay, which ON CONFLICT
+-- on the key has not seen yet, with an error instead of a replay.
+CREATE INDEX work_item_by_digest ON work_item (op_digest);
 -- the claim's order, one job type at a time: another type's backlog costs nothing
 CREATE INDEX work_item_queued ON work_item (job_type, available_at) WHERE state = 'queued';
 -- `attempts > 0` is true of every claimed row and named by the takeover, the sweep and the pages, but by no completion

@@ -122,6 +122,8 @@ def _check(item: NewItem, *, place: int, total: int) -> None:
         raise BadItem(f"job_type must be a name of 1 to 100 characters{where}.")
     if item.available_at is not None and item.available_at.tzinfo is None:
         raise BadItem(f"available_at must carry its time zone{where}.")
+    if item.available_at is not None and not 2000 < item.available_at.year < 8999:
+        raise BadItem(f"available_at must lie between the years 2001 and 8998{where}.")
 
 
 def _is_sha256(value: object) -> bool:

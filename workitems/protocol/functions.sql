@@ -64,7 +64,8 @@ CREATE OR REPLACE FUNCTION fencewatch.note(
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF noted_verb NOT IN ('reconcile', 'check') OR code IS NULL OR length(noted_detail::text) > 8000 THEN
+    IF noted_verb NOT IN ('reconcile', 'check') OR coalesce(code !~ '^[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}$', true)
+       OR length(noted_detail::text) > 8000 THEN
         RAISE EXCEPTION 'a note is a reconcile or a check, with a code and at most 8,000 characters of detail' USING ERRCODE = 'FW002';
     END IF;
     INSERT INTO public.work_event (item_id, tenant_digest, verb, state_before, state_after, fence, attempts, worker, outcome_code, detail)
@@ -77,29 +78,29 @@ BEGIN
 END $$;
 
 -- Whether an earlier claim may have acted on an item: one had begun, or one held it that does not stamp, or one may
--- have been lost in a failover since the enqueue. An answer that cleared exactly this attempt lifts it.
-CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item) RETURNS boolean
+-- have been lost in a failover since the enqueue. An answer that cleared exactly this attempt lifts it. Type A is excepted,
+-- since its effect and completion commit together; but it never stamps, so a stamp proves that the item began under
+-- another target, which the job type had then.
+CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item, target text) RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-    SELECT (item.effect_fence IS NOT NULL OR item.foreign_held OR item.enqueue_timeline <> fencewatch.timeline())
+    SELECT (item.effect_fence IS NOT NULL
+            OR target <> 'A' AND (item.foreign_held OR item.enqueue_timeline <> fencewatch.timeline()))
            AND item.cleared_for_attempt IS DISTINCT FROM item.attempts
 $$;
 
 -- Move on what ran out of attempts and lease, at most max_rows at a time. Never begun under a claim that stamps: queued
--- again, or failed_terminal (never_begun) at the job type's ceiling. Anything else: unknown. Key order and SKIP LOCKED, so
--- a sweep and a late completion never deadlock: whoever holds the row's lock wins and the other finds nothing to do. One
--- sweep at a time; a second one returns at once.
+-- again, or failed_terminal (never_begun) at the job type's ceiling. Anything else: unknown. SKIP LOCKED, so a sweep never
+-- waits: two at once share the rows, and of a sweep and a late completion whoever holds the row's lock wins. No advisory
+-- lock: any role that may log in could take that one and keep it.
 CREATE OR REPLACE FUNCTION fencewatch.sweep(max_rows int) RETURNS TABLE (swept bytea, to_state text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('fencewatch.sweep', 0)) THEN
-        RETURN;
-    END IF;
     RETURN QUERY
     WITH ran_out AS MATERIALIZED (
         SELECT w.tenant_id, w.operation_id, w.fence, t.backoff_seconds,
                CASE WHEN w.stamping_fence IS DISTINCT FROM w.fence OR w.effect_fence = w.fence OR t.name IS NULL THEN 'unknown'
-                    WHEN w.attempts < t.attempts_ceiling THEN 'queued'
-                    WHEN t.target <> 'A' AND fencewatch.may_have_acted(w) THEN 'unknown'
+                    WHEN w.attempts - w.unspent_attempts < t.attempts_ceiling THEN 'queued'
+                    WHEN fencewatch.may_have_acted(w, t.target) THEN 'unknown'
                     ELSE 'failed_terminal' END AS next_state
           FROM public.work_item w LEFT JOIN public.job_type t ON t.name = w.job_type
          WHERE w.state = 'claimed' AND w.attempts > 0 AND w.attempts >= w.max_attempts AND w.lease_expires_at < (SELECT clock_timestamp())

@@ -18,7 +18,8 @@ class Claim:
     """One claim of one item: what every later write of this worker must carry.
 
     `deadline` is this host's monotonic clock, read before the claim was sent, plus the lease: it never lies late.
-    `must_reconcile`: an earlier claim may have acted; ask before acting (type A excepted).
+    `must_reconcile`: an earlier claim may have acted; ask before acting. `window_from`: the earliest moment at which one
+    may have, from where a type C key's window counts; None where none can have.
     """
 
     tenant_id: str
@@ -36,6 +37,7 @@ class Claim:
     cleared: bool
     op_digest: bytes
     first_effect_at: datetime | None
+    window_from: datetime | None
     deadline: float
 
     def __repr__(self) -> str:
@@ -65,15 +67,18 @@ def claim(*, job_type: str, worker: str, limit: int = 1, using: str = "worker") 
         raise RuntimeError("claim() was called inside a transaction; a claim must commit before anybody acts on it.")
     if job_type == LEGACY:
         raise BadJobType("legacy items have no job type: nobody here knows what would run them.")
-    taken = _take("take_over", job_type=job_type, worker=worker, limit=limit, using=using)
+    waiting = limit > 1  # all of a batch wait for their turn, whichever statement took them
+    taken = _take("take_over", job_type=job_type, worker=worker, limit=limit, waiting=waiting, using=using)
     if len(taken) < limit and not any(c.target is Target.D for c in taken):
-        taken += _take("claim", job_type=job_type, worker=worker, limit=limit - len(taken), using=using)
+        taken += _take(
+            "claim", job_type=job_type, worker=worker, limit=limit - len(taken), waiting=waiting, using=using
+        )
     return taken
 
 
-def _take(statement: str, *, job_type: str, worker: str, limit: int, using: str) -> list[Claim]:
+def _take(statement: str, *, job_type: str, worker: str, limit: int, waiting: bool, using: str) -> list[Claim]:
     before = time.monotonic()
-    parameters = {"job_type": job_type, "worker": worker, "limit": limit, "waiting": limit > 1}
+    parameters = {"job_type": job_type, "worker": worker, "limit": limit, "waiting": waiting}
     with watch_replication(using) as watch, run(statement, parameters, using=using) as cursor:
         names = [column.name for column in cursor.description or ()]
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
