@@ -179,3 +179,26 @@ def test_heartbeats_and_begins_are_heap_only_updates(busy: list[protocol.Claim],
     total, hot = after[0] - before[0], after[1] - before[1]
     assert total == 5 * len(beating)
     assert hot / total >= 0.95, f"{hot} of {total} heartbeats and begins were HOT"
+
+
+def test_the_history_of_a_batch_is_not_written_by_comparing_every_row_with_every_other(
+    busy: list[protocol.Claim], superuser: Any
+) -> None:
+    """The trigger's plan is made once a session, for whatever statement came first: here one of a single row."""
+    plans: list[str] = []
+    superuser.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+    for setting in (
+        "auto_explain.log_min_duration = 0",
+        "auto_explain.log_nested_statements = on",
+        "client_min_messages = log",
+        "plan_cache_mode = force_generic_plan",
+    ):
+        superuser.execute("LOAD 'auto_explain'")
+        superuser.execute(f"SET {setting}")
+    change = "UPDATE work_item SET state = 'succeeded', outcome_code = 'done' WHERE state = 'claimed' AND operation_id = ANY (%s)"
+    for names in ([busy[0].operation_id], [claim.operation_id for claim in busy[1:]]):
+        plans.clear()
+        assert superuser.execute(change, [names]).rowcount == len(names)
+    (history,) = [plan for plan in plans if "INSERT INTO public.work_event" in plan]
+    assert "Join" in history, history
+    assert "Nested Loop" not in history, history
