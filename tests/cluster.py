@@ -197,3 +197,20 @@ def tenants(database: Database) -> tuple[str, str]:
     add_tenant(tenant_id="tenant-north", label="North")
     add_tenant(tenant_id="tenant-south", label="South")
     return "tenant-north", "tenant-south"
+
+
+@pytest.fixture
+def foreign(database: Database) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the worker role without any of our settings: a worker that knows the article's statements only."""
+    from django.db import connections
+
+    settings = connections["worker"].settings_dict
+    with psycopg.connect(
+        host=settings["HOST"],
+        port=settings["PORT"],
+        dbname=settings["NAME"],
+        user=settings["USER"],
+        password=settings["PASSWORD"],
+        autocommit=True,
+    ) as connection:
+        yield connection

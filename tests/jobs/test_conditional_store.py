@@ -98,6 +98,29 @@ def test_two_tenants_with_one_operation_id_each_have_their_entry(
     assert [standing(tenant) for tenant in tenants] == [("succeeded", "posted")] * 2
 
 
+def test_a_record_that_two_operations_share_is_doubt_and_never_the_effect_of_the_other(
+    tenants: tuple[str, str], ledger: Ledger, database: Any, superuser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fences of two items say nothing about each other: the first operation's entry is no answer about the second."""
+    monkeypatch.setattr(ledger, "key", lambda work: {"pk": {"S": f"{work.tenant_id}/invoice-7"}})
+
+    def post(work: Work) -> str:
+        if work.operation_id == "op-2" and work.claim.attempts == 1:
+            work.begin()
+            raise RuntimeError("never arrived")
+        return ledger.post(work)
+
+    job = defined(Target.B, post, reconcile=ledger.ask)
+    for operation in ("op-1", "op-2"):
+        enqueue(tenants[0], operation, job=job)
+        run_one(job)
+    let_leases_run_out(superuser)
+    run_one(job)
+    assert standing(tenants[0], "op-1") == ("succeeded", "posted")
+    assert standing(tenants[0], "op-2")[0] == "unknown"
+    assert notes(superuser)[-1][1] == "cannot_tell"
+
+
 def test_the_store_refuses_a_worker_that_slept_between_its_stamp_and_its_write(
     tenants: tuple[str, str], ledger: Ledger, job: JobType, superuser: Any
 ) -> None:

@@ -1,9 +1,7 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connections
 
 
 @pytest.fixture
@@ -19,18 +17,3 @@ def verbs_of(superuser: Any) -> Callable[[str], list[str]]:
         return [verb for (verb,) in rows]
 
     return read
-
-
-@pytest.fixture
-def foreign(database: Any) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of the worker role without any of our settings: a worker that knows the article's statements only."""
-    settings = connections["worker"].settings_dict
-    with psycopg.connect(
-        host=settings["HOST"],
-        port=settings["PORT"],
-        dbname=settings["NAME"],
-        user=settings["USER"],
-        password=settings["PASSWORD"],
-        autocommit=True,
-    ) as connection:
-        yield connection

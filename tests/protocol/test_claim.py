@@ -240,7 +240,9 @@ def test_shutdowns_do_not_use_up_the_attempts_of_mates_whose_turn_never_came(
         (claim,) = protocol.claim(job_type="test.job", worker="w", limit=2)
         assert protocol.release(claim, waiting=True) is State.QUEUED
     for expected in (State.QUEUED, State.QUEUED, State.FAILED_TERMINAL):
-        assert protocol.release(claim_one(), waiting=True) is expected  # its turn had come: saying otherwise counts for nothing
+        assert (
+            protocol.release(claim_one(), waiting=True) is expected
+        )  # its turn had come: saying otherwise counts for nothing
         superuser.execute("UPDATE work_item SET available_at = clock_timestamp()")
 
 

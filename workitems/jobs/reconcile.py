@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,13 +80,18 @@ def _asked(reconciler: Reconciler, work: Work) -> Answer:
 
 
 def _within_key_window(answer: Answer, work: Work) -> Answer:
-    key, first = work.job.key, work.claim.first_effect_at
-    if answer.verdict != Verdict.DID_NOT_HAPPEN or work.job.target != Target.C or key is None or first is None:
+    key, first = work.job.key, work.claim.window_from
+    if answer.verdict != Verdict.DID_NOT_HAPPEN or work.job.target != Target.C or key is None:
         return answer
+    if first is None:  # asked after this claim's own begin
+        return answer
+    asked_at = time.monotonic()
     with run("seconds_since", {"moment": first}, using=work.using) as cursor:
         age = cursor.fetchone()[0]
     # The next call has to reach the provider within the window too, so this claim's lease comes off it.
-    if age + work.claim.lease_seconds < key.window.total_seconds():
+    left = key.window.total_seconds() - age
+    if left > work.claim.lease_seconds:
+        work.act_before = asked_at + left
         return answer
     return cannot_tell(**{**answer.evidence, "key_window": "over", "seconds_since_first_effect": round(age)})
 
@@ -94,8 +100,13 @@ def _fit_for_record(evidence: Evidence, work: Work) -> Mapping[str, Any]:
     """The evidence, unless it holds an identifier of the item or more than the record takes."""
     try:
         text = json.dumps(dict(evidence), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:
+        return {"withheld": "the evidence is not text"}
     except (TypeError, ValueError):
         return {"withheld": "the evidence is no plain JSON"}
+    if "\\u0000" in text:  # jsonb holds no NUL, and the verdict must not be lost with it
+        return {"withheld": "the evidence is not text"}
     if len(json.dumps(dict(evidence))) > _EVIDENCE_CHARS:
         return {"withheld": "the evidence is too long"}
     secrets = (work.claim.tenant_id, work.claim.operation_id, work.claim.payload_ref)

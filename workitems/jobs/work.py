@@ -63,6 +63,9 @@ class Work:
         self.using = using
         self.has_begun = False
         self.is_lost = False
+        self.act_before: float | None = (
+            None  # monotonic: when the provider may have forgotten the key that was looked up
+        )
         self._store = store
         self._deadline = claim.deadline if deadline is None else deadline
         self._mark = self._first_mark = 0
@@ -134,6 +137,8 @@ class Work:
             )
         if self.job.target == Target.D and self.has_begun:
             raise BadHandler("a type D handler makes one call per claim; a second one is a person's decision.")
+        if self.act_before is not None and time.monotonic() >= self.act_before:
+            raise BadHandler("the key's window went by since the look-up; the next claim asks again.")
         self._still_mine()
         with self._ends_on_loss():
             # Set first: when the answer to the stamp is lost, it may stand, and doubt is the safe side.

@@ -29,6 +29,7 @@ from workitems.states import Target, Verdict
 log = logging.getLogger(__name__)
 
 _names: dict[int, str] = {}
+_REFUSALS = frozenset({"FW001", "FW002", "FW003"})  # the database's guard said no: a second try would hear the same
 
 
 class Ended(StrEnum):
@@ -190,7 +191,7 @@ def _its_turn(work: Work, *, in_batch: bool) -> bool:
 def see_to(work: Work) -> Ended:
     """Reconcile where an earlier claim may have acted, check the payload, run the handler, write the outcome."""
     try:
-        if work.claim.must_reconcile and work.job.target != Target.A:
+        if work.claim.must_reconcile:
             ended = _reconcile_first(work)
             if ended is not None:
                 return ended
@@ -243,6 +244,9 @@ def _after(error: Exception, work: Work) -> Ended:
     if work.is_lost:
         return Ended.LOST
     if isinstance(error, Terminal) and is_code(error.outcome_code):
+        if _door_is_open(work):
+            code = f"ambiguous:{error.outcome_code}"[:100]
+            return _write(work, partial(protocol.park, outcome_code=code), Ended.PARKED)
         return _write(work, partial(protocol.fail, outcome_code=error.outcome_code), Ended.FAILED)
     log.warning("%s of %s raised", show(work.claim.op_digest), work.job.name, exc_info=error)
     if not work.has_begun:
@@ -266,8 +270,16 @@ def _after(error: Exception, work: Work) -> Ended:
             return _write(work, partial(protocol.park, outcome_code=f"ambiguous:{kind_of(error)}"), Ended.PARKED)
 
 
+def _door_is_open(work: Work) -> bool:
+    """Type C: an earlier call may still land after a look that found nothing, so nothing final may be said of the item.
+
+    The key makes a redrive harmless, not an end. A 422 may even be the answer to another payload under a key that acted.
+    """
+    return work.job.target == Target.C and work.claim.must_reconcile
+
+
 def _quarantine(work: Work, fault: NotUnderstood) -> Ended:
-    if work.has_begun:
+    if work.has_begun or _door_is_open(work):
         return _write(work, partial(protocol.park, outcome_code=f"ambiguous:{fault.reason}"), Ended.PARKED)
     return _write(work, partial(protocol.quarantine, reason=fault.reason, detail=fault.detail), Ended.QUARANTINED)
 
@@ -283,6 +295,9 @@ def _write(work: Work, verb: Callable[..., object], ended: Ended) -> Ended:
         except OwnershipLost:
             return Ended.LOST
         except (OperationalError, InterfaceError) as error:
+            if getattr(error.__cause__, "sqlstate", None) in _REFUSALS:
+                log.error("the database refused the outcome of %s", show(work.claim.op_digest), exc_info=error)
+                return Ended.LEFT
             log.warning("outcome of %s not written, attempt %d", show(work.claim.op_digest), attempt, exc_info=error)
             with suppress(Exception):
                 connections[work.using].close()

@@ -2,23 +2,27 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from workitems.errors import OwnershipLost
-from workitems.jobs.work import Work
+from workitems.jobs.work import InDoubt, Work
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 SEEN = "fencewatch_seen_fence"  # the highest fence that came by, effect or not
 ACTED = "fencewatch_effect_fence"  # the fence under which the effect was written; absent: no effect
-_LOWER_FENCES_ONLY = "attribute_not_exists(#seen) OR #seen <= :fence"
+OPERATION = "fencewatch_operation"  # whose record this is
+# Fences of two items say nothing about each other: another operation's record is not ours to compare with.
+_OURS_AND_NO_HIGHER_FENCE = "attribute_not_exists(#seen) OR (#operation = :operation AND #seen <= :fence)"
 
-type Key = Mapping[str, Any]  # as DynamoDB writes it: {"pk": {"S": "..."}}; the tenant belongs in it
+# As DynamoDB writes it: {"pk": {"S": "..."}}. One record per operation, so tenant and operation belong in it: on a record that
+# two operations share, the effect of one would be taken for the other's.
+type Key = Mapping[str, Any]
 
 
 def dynamodb(
@@ -51,16 +55,18 @@ def dynamodb(
 def conditional_put(work: Work, *, client: "DynamoDBClient", table: str, key: Key, item: Mapping[str, Any]) -> None:
     """Stamp `begin`, then write the item if the store has seen no higher fence at its key.
 
-    Raises: OwnershipLost when it has: a newer claim acts. InDoubt when there was no clear answer.
+    Raises: OwnershipLost when it has: a newer claim acts. InDoubt when there was no clear answer, or the record is
+    another operation's.
     """
-    fence = {"N": str(work.fence)}
-    with work.effect(), _refusal_is_loss():
+    fence, operation = {"N": str(work.fence)}, {"S": work.identity_key}
+    with work.effect(), _refusal_named(work):
         client.put_item(
             TableName=table,
-            Item={**item, **key, SEEN: fence, ACTED: fence},
-            ConditionExpression=_LOWER_FENCES_ONLY,
-            ExpressionAttributeNames={"#seen": SEEN},
-            ExpressionAttributeValues={":fence": fence},
+            Item={**item, **key, SEEN: fence, ACTED: fence, OPERATION: operation},
+            ConditionExpression=_OURS_AND_NO_HIGHER_FENCE,
+            ExpressionAttributeNames={"#seen": SEEN, "#operation": OPERATION},
+            ExpressionAttributeValues={":fence": fence, ":operation": operation},
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
         )
 
 
@@ -68,28 +74,33 @@ def raise_fence(work: Work, *, client: "DynamoDBClient", table: str, key: Key) -
     """Close the door to writes of lower fences, then look: the item if an effect is there, None if there is none.
 
     One update does both, and DynamoDB answers with what stood after it; no later read could be older.
-    Raises: OwnershipLost when the store has seen a higher fence.
+    Raises: OwnershipLost when the store has seen a higher fence. InDoubt when the record is another operation's.
     """
-    fence = {"N": str(work.fence)}
-    with _refusal_is_loss():
+    fence, operation = {"N": str(work.fence)}, {"S": work.identity_key}
+    with _refusal_named(work):
         answer = client.update_item(
             TableName=table,
             Key=dict(key),
-            UpdateExpression="SET #seen = :fence",
-            ConditionExpression=_LOWER_FENCES_ONLY,
-            ExpressionAttributeNames={"#seen": SEEN},
-            ExpressionAttributeValues={":fence": fence},
+            UpdateExpression="SET #seen = :fence, #operation = :operation",
+            ConditionExpression=_OURS_AND_NO_HIGHER_FENCE,
+            ExpressionAttributeNames={"#seen": SEEN, "#operation": OPERATION},
+            ExpressionAttributeValues={":fence": fence, ":operation": operation},
             ReturnValues="ALL_NEW",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
         )
     item = answer["Attributes"]
     return item if ACTED in item else None
 
 
 @contextmanager
-def _refusal_is_loss() -> Iterator[None]:
+def _refusal_named(work: Work) -> Iterator[None]:
+    """Tell a refusal for a higher fence, which is lost ownership, from one for another operation's record, which is doubt."""
     try:
         yield
     except ClientError as error:
-        if error.response.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
-            raise OwnershipLost("The store has seen a higher fence: a newer claim exists; stop.") from None
-        raise
+        if error.response.get("Error", {}).get("Code") != "ConditionalCheckFailedException":
+            raise
+        stands = cast("Mapping[str, Any]", error.response.get("Item") or {})
+        if stands.get(OPERATION, {}).get("S") != work.identity_key:
+            raise InDoubt("record_of_another_operation") from None
+        raise OwnershipLost("The store has seen a higher fence: a newer claim exists; stop.") from None
