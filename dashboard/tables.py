@@ -67,7 +67,7 @@ class WorkTable(tables.Table):
     def render_effect(self, record: Row) -> SafeString:
         if record.effect_at is not None:
             return format_html('<span class="acted">May have acted</span> {}', moment(record.effect_at, self.at))
-        if record.foreign_held:
+        if record.begun:
             return mark_safe('<span class="acted">May have acted</span>')
         return mark_safe('<span class="quiet">Never begun</span>')
 

@@ -15,6 +15,13 @@ from workitems.identifiers import full, show
 from workitems.states import State
 
 
+class ServerTimeline(Func):
+    """The server's timeline, read once a statement: another number than an item's enqueue tells of a failover since."""
+
+    template = "(SELECT fencewatch.timeline())"
+    output_field = models.BigIntegerField()
+
+
 class DatabaseClock(Func):
     """The database's clock, read once a statement. Never Python's: hosts disagree, and leases end by this one."""
 
@@ -86,12 +93,12 @@ class WorkItemQuerySet(TenantQuerySet["WorkItem"]):
         return self.in_state(State.CLAIMED).filter(Q(lease_expires_at__lt=_clock(at)) | _lying(at))
 
     def begun(self) -> Self:
-        """May have acted: an effect was stamped, or a worker that does not stamp held the item."""
-        return self.filter(Q(effect_fence__isnull=False) | Q(foreign_held=True))
+        """May have acted: stamped, held by a worker that does not stamp, or a claim may have been lost in a failover."""
+        return self.filter(Q(effect_fence__isnull=False) | Q(foreign_held=True) | _failed_over())
 
     def never_begun(self) -> Self:
-        """Cannot have acted: nothing was stamped, and every claim was by a worker that stamps."""
-        return self.filter(effect_fence__isnull=True, foreign_held=False)
+        """Cannot have acted: nothing stamped, every claim by a worker that stamps, and no failover lost one."""
+        return self.filter(~_failed_over(), effect_fence__isnull=True, foreign_held=False)
 
     def of_type(self, *names: str) -> Self:
         """Of these job types."""
@@ -110,8 +117,8 @@ class WorkItemQuerySet(TenantQuerySet["WorkItem"]):
 
         `since`: when the item entered what it is in now (claimed: that claim; queued: when it fell due). `age`: since
         then, negative for work that is not due. `lease_left`: negative once it ran out. `silent_for`: since the last
-        progress of a claim. `is_lying`: as lying(). `at` fixes the clock to an earlier reading of the database's, so
-        that everything on one page agrees.
+        progress of a claim. `is_lying`: as lying(). `failed_over`: a claim may have been lost in a
+        failover. `at` fixes the clock to an earlier reading of the database's, so that everything on one page agrees.
         """
         clock = _clock(at)
         since = Case(
@@ -130,6 +137,9 @@ class WorkItemQuerySet(TenantQuerySet["WorkItem"]):
                 default=Value(False),
                 output_field=models.BooleanField(),
             ),
+            failed_over=Case(
+                When(_failed_over(), then=Value(True)), default=Value(False), output_field=models.BooleanField()
+            ),
         )
 
 
@@ -146,6 +156,14 @@ def _lying(at: datetime.datetime | None) -> Q:
         progress_at__isnull=True, claimed_at__lt=clock - ProgressAllowance()
     )
     return Q(lease_expires_at__gte=clock, waiting_in_worker=False) & silent
+
+
+def _failed_over() -> Q:
+    """As `scope.FAILED_OVER`; a job type that nobody registered could have had any target."""
+    open_states = (State.QUEUED.value, State.CLAIMED.value)
+    by_claim = Q(fence__gt=0) & ~Q(enqueue_timeline=F("fence").bitrightshift(32))
+    by_server = Q(state__in=open_states) & ~Q(enqueue_timeline=ServerTimeline())
+    return (by_claim | by_server) & (Q(registered__target__isnull=True) | ~Q(registered__target="A"))
 
 
 class ReadOnlyModel(models.Model):

@@ -16,23 +16,24 @@ NORTH, SOUTH, EVERYBODY, NOBODY, BOTH = 11, 12, 13, 14, 15
 FILL = """
 INSERT INTO work_item (tenant_id, operation_id, payload_hash, payload_ref, state, fence, lease_owner, lease_expires_at,
     attempts, outcome_code, updated_at, job_type, available_at, enqueued_at, claimed_at, stamping_fence, effect_fence,
-    effect_at, first_effect_at, progress_at, op_digest, tenant_digest, digest_key_version)
+    effect_at, first_effect_at, progress_at, op_digest, tenant_digest, digest_key_version, enqueue_timeline)
 SELECT t.tenant_id, 'bulk-' || n, '\\x01', 'ref', s.state, s.fence,
        CASE WHEN s.state = 'claimed' THEN 'host/1/x' END,
        CASE WHEN s.state = 'claimed' THEN clock.now + (n %% 7 - 3) * interval '1 minute' END,
-       s.fence, CASE WHEN s.state IN ('unknown', 'quarantined', 'failed_terminal') THEN 'why' END,
+       least(s.fence, 1), CASE WHEN s.state IN ('unknown', 'quarantined', 'failed_terminal') THEN 'why' END,
        clock.now - (%(rows)s - n) * interval '1 day' / %(rows)s,
        (%(types)s::text[])[1 + n / 128 %% cardinality(%(types)s::text[])],
        clock.now - (%(rows)s - n) * interval '1 day' / %(rows)s, clock.now - interval '1 day',
        clock.now - (n %% 1000) * interval '1 second', s.fence,
        CASE WHEN n / 256 %% 2 = 1 THEN s.fence END, CASE WHEN n / 256 %% 2 = 1 THEN clock.now END, NULL,
-       clock.now - (n %% 300) * interval '1 second', sha256((t.tenant_id || n)::bytea), t.tenant_digest, 1
+       clock.now - (n %% 300) * interval '1 second', sha256((t.tenant_id || n)::bytea), t.tenant_digest, 1,
+       fencewatch.timeline() - CASE WHEN n / 512 %% 8 = 1 THEN 1 ELSE 0 END  -- a failover lies between for some
   FROM (SELECT clock_timestamp() AS now) clock, generate_series(1, %(rows)s) n
   JOIN (SELECT *, row_number() OVER (ORDER BY tenant_id) - 1 AS number FROM tenant) t
     ON t.number = n %% (SELECT count(*) FROM tenant)
  CROSS JOIN LATERAL (SELECT CASE n / 2 %% 64 WHEN 1 THEN 'unknown' WHEN 2 THEN 'quarantined' WHEN 3 THEN 'failed_terminal'
                                  WHEN 4 THEN 'claimed' WHEN 5 THEN 'queued' ELSE 'succeeded' END AS state) kind
- CROSS JOIN LATERAL (SELECT kind.state, CASE WHEN kind.state = 'queued' THEN 0 ELSE 1 END AS fence) s
+ CROSS JOIN LATERAL (SELECT kind.state, CASE WHEN kind.state = 'queued' THEN 0 ELSE (fencewatch.timeline() << 32) + 1 END AS fence) s
 """
 
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from tests.oversight.stage import BOTH, EVERYBODY, NOBODY, NORTH, SOUTH, looking
 from tests.protocol.stage import HASH, add_job_type, claim_one, enqueue, guard_off, let_leases_run_out, make, row
 from workitems import protocol
-from workitems.oversight.figures import Item, item
+from workitems.oversight.figures import Filters, Item, item, items
 from workitems.oversight.item import EVENTS_SHOWN, Event, claims_of
 from workitems.states import HONEST_CLAIM, State, Target
 
@@ -122,6 +122,33 @@ def test_an_item_held_by_a_worker_that_does_not_stamp_may_have_acted(people: tup
     )
     found = open_item(digest)
     assert (found.foreign_held, found.begun, found.effect_at, found.held_by_foreign_worker) == (True, True, None, True)
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.QUEUED, State.CLAIMED])
+def test_after_a_failover_no_item_is_said_not_to_have_acted(
+    state: State, people: tuple[str, str], superuser: Any
+) -> None:
+    digest = make(state, people[0]).op_digest
+    let_leases_run_out(superuser)
+    with guard_off(superuser):
+        superuser.execute("UPDATE work_item SET enqueue_timeline = enqueue_timeline - 1")
+    found = open_item(digest)
+    assert (found.effect_at, found.foreign_held, found.failed_over, found.begun) == (None, False, True, True)
+    assert "not begun" not in found.reason
+    with looking(NORTH) as person:
+        (listed,) = items(person.scope, Filters(begun=True)).rows
+        assert items(person.scope, Filters(begun=False)).rows == ()
+    assert listed.begun
+
+
+def test_a_type_a_item_cannot_have_acted_even_after_a_failover(people: tuple[str, str], superuser: Any) -> None:
+    add_job_type("own.database", target="A")
+    digest = make(State.UNKNOWN, people[0], job_type="own.database").op_digest
+    with guard_off(superuser):
+        superuser.execute("UPDATE work_item SET enqueue_timeline = enqueue_timeline - 1")
+    found = open_item(digest)
+    assert not found.begun
+    assert "commits together with its completion" in found.reason
 
 
 def test_a_long_history_is_read_in_pages(people: tuple[str, str], superuser: Any) -> None:

@@ -67,6 +67,7 @@ class Row:
     lying: bool
     waiting: bool
     foreign_held: bool
+    failed_over: bool
     effect_fence: int | None
     effect_at: datetime.datetime | None
     effect_seconds: float | None
@@ -97,7 +98,7 @@ class Row:
     @property
     def begun(self) -> bool:
         """Whether the item may have acted."""
-        return self.effect_fence is not None or self.foreign_held
+        return self.effect_fence is not None or self.foreign_held or self.failed_over
 
     @property
     def condition(self) -> str:
@@ -165,6 +166,7 @@ def row_fields(item: Any) -> dict[str, Any]:
         "lying": item.is_lying,
         "waiting": item.waiting_in_worker,
         "foreign_held": item.foreign_held,
+        "failed_over": item.failed_over,
         "effect_fence": item.effect_fence,
         "effect_at": item.effect_at,
         "effect_seconds": _between(item.effect_at, item.clock),
@@ -199,6 +201,10 @@ def _acted(item: Any) -> str:
         return f"it may have acted since {item.effect_at:%H:%M:%S} UTC on {item.effect_at:%d %B}"
     if item.foreign_held:
         return "a worker that does not stamp held it, so it may have acted"
+    if item.failed_over:
+        return "a failover may have lost a claim of it, so it may have acted"
+    if item.registered is not None and item.registered.target == Target.A:
+        return "nothing happened: its effect commits together with its completion"
     return "it has not begun to act"
 
 

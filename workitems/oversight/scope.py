@@ -29,7 +29,14 @@ LYING = (
     " < %(at)s - make_interval(secs => (SELECT j.progress_seconds FROM job_type j WHERE j.name = i.job_type))"
 )
 STALLED = f"({LAPSED} OR {LYING})"
-BEGUN = "(i.effect_fence IS NOT NULL OR i.foreign_held)"
+# A claim may have been lost in a failover: the last claim's timeline is not the enqueue's or, for work still open, the
+# server's is not. Type A is excepted: its effect was lost together with its claim.
+FAILED_OVER = (
+    "((i.fence > 0 AND (i.fence >> 32) <> i.enqueue_timeline"
+    " OR i.state IN ('queued', 'claimed') AND i.enqueue_timeline <> (SELECT fencewatch.timeline()))"
+    " AND (SELECT j.target FROM job_type j WHERE j.name = i.job_type) IS DISTINCT FROM 'A')"
+)
+BEGUN = f"(i.effect_fence IS NOT NULL OR i.foreign_held OR {FAILED_OVER})"
 
 
 class BadFilter(FencewatchError):
