@@ -100,10 +100,12 @@ def let_leases_run_out(superuser: Any) -> None:
 def make(state: State, tenant_id: str, operation_id: str = "op-1", *, job_type: str = JOB_TYPE) -> protocol.Claim:
     """An item in `state`, brought there by the protocol; returns the claim that held it last (for queued: one given back)."""
     enqueue(tenant_id, operation_id, job_type=job_type)
-    (claim,) = protocol.claim(job_type=job_type, worker="host/1/aaaa", limit=2)  # as a batch-mate, for the way back
+    if state is State.QUEUED:  # claimed as a mate of a batch, and given back before its turn came
+        claims = protocol.claim(job_type=job_type, worker="host/1/aaaa", limit=100)
+        protocol.release_many(claims, waiting=True)
+        return next(c for c in claims if (c.tenant_id, c.operation_id) == (tenant_id, operation_id))
+    claim = claim_one(job_type=job_type)
     match state:
-        case State.QUEUED:
-            protocol.release(claim, waiting=True)
         case State.SUCCEEDED:
             protocol.complete(claim, outcome_code="done")
         case State.FAILED_TERMINAL:

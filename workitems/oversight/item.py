@@ -8,10 +8,11 @@ from typing import Any
 from django.db.models import F
 
 from workitems.identifiers import full, show
-from workitems.models import DatabaseClock, Seconds, WorkEvent, WorkItem
+from workitems.models import WorkEvent, WorkItem
 from workitems.oversight.lists import run, stamp_of
 from workitems.oversight.rows import Row, row_fields
 from workitems.oversight.scope import Scope
+from workitems.querysets import DatabaseClock, Seconds
 
 EVENTS_SHOWN = 100
 EVENTS_READ = 500  # how far back claims are told apart
