@@ -20,6 +20,18 @@ def test_a_right_definition_of_each_target_is_registered(target: Target) -> None
     assert job.handler is nothing
 
 
+def test_what_is_not_named_follows_from_what_is() -> None:
+    given = {
+        name: value
+        for name, value in arguments(Target.A).items()
+        if name in {"target", "side_effect", "owner", "lease", "max_attempts", "schema"}
+    }
+    job = job_type("billing.refund", **given)(nothing)
+
+    assert (job.producer_team, job.system_owner) == ("billing", "billing")
+    assert (job.progress, job.attempts_ceiling) == (job.lease, job.max_attempts)
+
+
 async def _coroutine(work: Work) -> str:
     return "done"
 

@@ -30,13 +30,13 @@ def job_type(
     target: Target,
     side_effect: SideEffect,
     owner: str,
-    producer_team: str,
-    system_owner: str,
     lease: int,
-    progress: int,
     max_attempts: int,
-    attempts_ceiling: int,
     schema: Mapping[int, JsonSchema],
+    producer_team: str | None = None,
+    system_owner: str | None = None,
+    progress: int | None = None,
+    attempts_ceiling: int | None = None,
     auto_redrives: int = 0,
     backoff: int = 5,
     answer_valid: int = 300,
@@ -50,7 +50,8 @@ def job_type(
     """Register a handler as a job type; the decorated name becomes the `JobType`.
 
     `owner` takes terminal failures, `producer_team` quarantined input, `system_owner` knows the authoritative system
-    and takes unknown outcomes together with on-call. The handler gets a `Work` and returns an outcome code.
+    and takes unknown outcomes together with on-call; both are the owner unless named. `progress` is the lease and
+    `attempts_ceiling` is max_attempts unless given. The handler gets a `Work` and returns an outcome code.
 
     Raises: BadJobType when the definition contradicts itself: a start with it would be unsafe, so there is none.
     """
@@ -61,12 +62,12 @@ def job_type(
             target=target,
             side_effect=side_effect,
             owner=owner,
-            producer_team=producer_team,
-            system_owner=system_owner,
+            producer_team=owner if producer_team is None else producer_team,
+            system_owner=owner if system_owner is None else system_owner,
             lease=lease,
-            progress=progress,
+            progress=lease if progress is None else progress,
             max_attempts=max_attempts,
-            attempts_ceiling=attempts_ceiling,
+            attempts_ceiling=max_attempts if attempts_ceiling is None else attempts_ceiling,
             auto_redrives=auto_redrives,
             backoff=backoff,
             answer_valid=answer_valid,
