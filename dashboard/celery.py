@@ -42,6 +42,17 @@ def keep_django_logging(**_: Any) -> None:
     """Being connected keeps Celery from setting up loggers of its own, which would print tracebacks with messages."""
     for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("celery.beat").addFilter(name_unsent_task)
+
+
+def name_unsent_task(record: logging.LogRecord) -> bool:
+    """Tell in one line that beat could not send a task: a broker that is away is no matter for a stack every few seconds."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and str(record.msg).startswith("Message Error"):
+        record.msg = "due task not sent; the next beat tries again (%s)"
+        record.args = (type(error.__context__ or error).__name__,)  # beat's own wrapper says nothing
+        record.exc_info = None
+    return True
 
 
 @signals.celeryd_init.connect

@@ -1,16 +1,18 @@
 """What an earlier claim may still do: nothing final is said of an item while its effect can land."""
 
+import time
 from typing import Any
 
 import psycopg
 import pytest
 
 from tests.jobs.servers import act_and_hang_up, answer, provider
-from tests.jobs.stage import defined, enqueue, notes, standing
+from tests.jobs.stage import KEY, defined, enqueue, make_due, notes, standing
 from tests.protocol.stage import guard_off, let_leases_run_out, row
 from workitems.errors import Terminal
 from workitems.jobs import Answer, Target, Work, agreement, did_not_happen, happened, registry
 from workitems.jobs.targets.idempotent_api import http, idempotent_call, look_up
+from workitems.jobs.work import BadHandler
 from workitems.jobs.worker import Ended, run_one
 
 FOREIGN_CLAIM = (
@@ -56,27 +58,64 @@ def test_a_key_window_counts_from_the_enqueue_where_a_foreign_worker_held_the_it
     assert notes(superuser)[-1][1] == "cannot_tell"
 
 
-def test_a_claim_that_outlived_the_key_window_after_its_look_up_does_not_call(
-    database: Any, superuser: Any, tenants: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_an_earlier_claim_without_a_moment_to_count_from_leaves_the_key_window_unknown(
+    database: Any, superuser: Any, tenants: tuple[str, str]
 ) -> None:
     calls: list[int] = []
 
     def pay(work: Work) -> str:
         begun_and_gone(work)
-        assert work.act_before is not None
-        monkeypatch.setattr(work, "act_before", 0.0)  # hours of heartbeats later
-        work.begin()
         calls.append(work.fence)
         return "paid"
 
     job = defined(Target.C, pay)
     enqueue(tenants[0], job=job)
     run_one(job)
+    with guard_off(superuser):
+        superuser.execute("UPDATE work_item SET first_effect_at = NULL")
+    let_leases_run_out(superuser)
+    run_one(job)
+    assert calls == []
+    assert standing(tenants[0]) == ("unknown", "cannot_tell")
+    assert notes(superuser)[-1][1:] == ("cannot_tell", {"looked": "by key", "key_window": "unknown"})
+
+
+def test_a_claim_that_outlived_the_key_window_after_its_look_up_does_not_call(
+    database: Any, superuser: Any, tenants: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    refused: list[str] = []
+    calls: list[int] = []
+
+    def pay(work: Work) -> str:  # what it asserted would be one more failed handler, so it takes notes
+        begun_and_gone(work)
+        assert work.act_before is not None
+        left.append(work.act_before - time.monotonic())
+        work.heartbeat(1)
+        monkeypatch.setattr(work, "act_before", time.monotonic())  # an hour of heartbeats later
+        try:
+            work.begin()
+        except BadHandler as error:
+            refused.append(str(error))
+            raise
+        calls.append(work.fence)
+        return "paid"
+
+    job = defined(Target.C, pay)
+    enqueue(tenants[0], job=job)
+    run_one(job)
+    age(superuser, 23)
     let_leases_run_out(superuser)
     ran = run_one(job)
     assert ran is not None
     assert ran.ended == Ended.RELEASED
+    assert left == [pytest.approx(KEY.window.total_seconds() - 23 * 3600, abs=30)]
+    assert refused == ["the key's window went by since the look-up; the next claim asks again."]
+    age(superuser, 1)
+    make_due(superuser)
+    run_one(job)
     assert calls == []
+    assert standing(tenants[0]) == ("unknown", "cannot_tell")
 
 
 def test_a_terminal_answer_does_not_end_an_item_whose_earlier_call_may_still_land(
@@ -179,13 +218,16 @@ def test_a_verdict_is_not_lost_with_evidence_that_the_record_cannot_hold(
     assert notes(superuser)[-1][2] == {"withheld": "the evidence is not text"}
 
 
-def test_a_refusal_of_the_guard_is_not_taken_for_a_broken_connection(
-    database: Any, superuser: Any, tenants: tuple[str, str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("sqlstate", ["FW002", "FW009", "55P03"])
+def test_a_refusal_of_the_database_is_not_taken_for_a_broken_connection(
+    sqlstate: str, database: Any, superuser: Any, tenants: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def work_on(work: Work) -> str:
+        superuser.execute("CREATE SEQUENCE refusals")  # a rollback does not take back what it counted
         superuser.execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF NEW.state = 'succeeded' THEN RAISE EXCEPTION 'no' USING ERRCODE = 'FW002'; END IF; RETURN NEW; END $$"
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
+            " IF NEW.state = 'succeeded' THEN PERFORM nextval('public.refusals');"
+            f" RAISE EXCEPTION 'no' USING ERRCODE = '{sqlstate}'; END IF; RETURN NEW; END $$"
         )
         superuser.execute("CREATE TRIGGER refuse BEFORE UPDATE ON work_item FOR EACH ROW EXECUTE FUNCTION refuse()")
         return "done"
@@ -196,4 +238,5 @@ def test_a_refusal_of_the_guard_is_not_taken_for_a_broken_connection(
     assert ran is not None
     assert ran.ended == Ended.LEFT
     assert row(tenants[0])["state"] == "claimed"
+    assert superuser.execute("SELECT last_value FROM refusals").fetchone() == (1,)
     assert [record.levelname for record in caplog.records if "refused the outcome" in record.getMessage()] == ["ERROR"]

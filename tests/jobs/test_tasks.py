@@ -1,10 +1,15 @@
 """Wake-ups: sent after the commit, carrying nothing, never in the way."""
 
+import logging
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.beat import Scheduler
+from celery.schedules import schedule
 from django.db import transaction
 
+from dashboard.celery import name_unsent_task
 from tests.jobs.stage import defined, enqueue, let_leases_run_out, standing
 from workitems import protocol
 from workitems.jobs import Target, tasks
@@ -70,6 +75,23 @@ def test_a_broker_that_refuses_connections_is_given_up_quickly(database: Any, mo
     tasks.wake_on_commit()
 
     assert tasks.publish.unsent == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_beat_whose_broker_is_away_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    away = Celery("away", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    away.conf.task_publish_retry = False
+    beat = Scheduler(app=away, lazy=True)
+    beat_log = logging.getLogger("celery.beat")
+    beat_log.addFilter(name_unsent_task)
+    try:
+        beat.apply_entry(beat.Entry(name="wake", task="fencewatch.wake", schedule=schedule(2.0), app=away))
+    finally:
+        beat_log.removeFilter(name_unsent_task)
+
+    (record,) = caplog.records
+    assert record.getMessage() == "due task not sent; the next beat tries again (OperationalError)"
+    assert record.exc_info is None
 
 
 def test_a_wake_up_works_on_every_registered_job_type(tenants: tuple[str, str]) -> None:

@@ -83,8 +83,10 @@ def _within_key_window(answer: Answer, work: Work) -> Answer:
     key, first = work.job.key, work.claim.window_from
     if answer.verdict != Verdict.DID_NOT_HAPPEN or work.job.target != Target.C or key is None:
         return answer
-    if first is None:  # asked after this claim's own begin
+    if first is None and not work.claim.must_reconcile:  # asked after this claim's own begin
         return answer
+    if first is None:
+        return cannot_tell(**{**answer.evidence, "key_window": "unknown"})
     asked_at = time.monotonic()
     with run("seconds_since", {"moment": first}, using=work.using) as cursor:
         age = cursor.fetchone()[0]

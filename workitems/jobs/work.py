@@ -63,9 +63,8 @@ class Work:
         self.using = using
         self.has_begun = False
         self.is_lost = False
-        self.act_before: float | None = (
-            None  # monotonic: when the provider may have forgotten the key that was looked up
-        )
+        # On this host's monotonic clock: from when on the provider may have forgotten the key that was looked up.
+        self.act_before: float | None = None
         self._store = store
         self._deadline = claim.deadline if deadline is None else deadline
         self._mark = self._first_mark = 0
@@ -129,7 +128,7 @@ class Work:
         """Stamp, durably, that an outside effect may start now. Call it right before the first byte goes out.
 
         Raises: OwnershipLost: do not act. BadHandler for type A, which has no outside effect, and for a second begin of
-        a type D, which has one call.
+        a type D, which has one call, and for a type C once the window of a key that was looked up is over.
         """
         if self.job.target == Target.A:
             raise BadHandler(

@@ -29,7 +29,7 @@ from workitems.states import Target, Verdict
 log = logging.getLogger(__name__)
 
 _names: dict[int, str] = {}
-_REFUSALS = frozenset({"FW001", "FW002", "FW003"})  # the database's guard said no: a second try would hear the same
+_BROKEN_CONNECTION = ("08", "57P0")  # how such SQLSTATEs begin; those that the client itself notices have none
 
 
 class Ended(StrEnum):
@@ -287,7 +287,8 @@ def _quarantine(work: Work, fault: NotUnderstood) -> Ended:
 def _write(work: Work, verb: Callable[..., object], ended: Ended) -> Ended:
     """Write an outcome under the claim's condition. A write that finds no row is never tried again.
 
-    A broken connection is another matter: the statement may not have arrived, and its condition makes a second one harmless.
+    A broken connection is another matter: the statement may not have arrived, and its condition makes a second one
+    harmless. What the database itself answered, such as its guard's refusal, is final: the lease is left to run out.
     """
     for attempt in (1, 2):
         try:
@@ -295,7 +296,7 @@ def _write(work: Work, verb: Callable[..., object], ended: Ended) -> Ended:
         except OwnershipLost:
             return Ended.LOST
         except (OperationalError, InterfaceError) as error:
-            if getattr(error.__cause__, "sqlstate", None) in _REFUSALS:
+            if not (getattr(error.__cause__, "sqlstate", None) or "08").startswith(_BROKEN_CONNECTION):
                 log.error("the database refused the outcome of %s", show(work.claim.op_digest), exc_info=error)
                 return Ended.LEFT
             log.warning("outcome of %s not written, attempt %d", show(work.claim.op_digest), attempt, exc_info=error)
