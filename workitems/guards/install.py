@@ -1,0 +1,71 @@
+"""Installing the SQL files: what can be replaced (functions, triggers, policies, rights) is laid anew as one transaction."""
+
+import hashlib
+from typing import Any
+
+from django.db import connections, transaction
+
+from workitems.guards import sql
+
+# In this order; each leaves what it says, whatever an earlier version left. Tables are made by the migrations.
+FILES = (
+    "guards/clear.sql",
+    "guards/identity.sql",
+    "guards/guard.sql",
+    "protocol/functions.sql",
+    "guards/audit.sql",
+    "guards/rotation.sql",
+    "operations/administration.sql",
+    "operations/failovers.sql",
+    "operations/actions.sql",
+    "guards/triggers.sql",
+    "guards/policies.sql",
+)
+
+
+def fingerprint() -> str:
+    """What tells one version of the files from another."""
+    return hashlib.sha256("\0".join(sql(name) for name in FILES).encode()).hexdigest()
+
+
+def install(*, using: str = "owner") -> bool:
+    """Lay functions, triggers, policies and rights anew, unless the database has this very text; whether it did so.
+
+    Takes the work table for itself for a moment; gives up, having changed nothing, when it cannot have it in 3 seconds.
+    """
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("SELECT fingerprint FROM fencewatch.installed")
+        found = cursor.fetchone()
+        if found is not None and found[0] == fingerprint():
+            return False
+        lay(cursor)
+    return True
+
+
+def lay(cursor: Any) -> None:
+    """Run every file on a cursor of the owner, within the caller's transaction."""
+    cursor.execute("SET LOCAL lock_timeout = '3s'")
+    cursor.execute("SET LOCAL check_function_bodies = off")  # functions of one file call those of another
+    for name in FILES:
+        _run(cursor, sql(name))
+    cursor.execute(
+        "INSERT INTO fencewatch.installed (fingerprint) VALUES (%s)"
+        " ON CONFLICT (only_row) DO UPDATE SET fingerprint = excluded.fingerprint, at = clock_timestamp()",
+        [fingerprint()],
+    )
+
+
+def _run(cursor: Any, text: str) -> None:
+    # Django's cursor takes % for a placeholder only when it gets parameters; psycopg's own runs several statements at once.
+    cursor.connection.execute(text.encode())
+
+
+def after_migrate(*, using: str, **ignored: Any) -> None:
+    """Receiver of post_migrate: the database has what this version of the files says."""
+    if using != "owner":
+        return
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT to_regclass('fencewatch.installed') IS NOT NULL")
+        if not cursor.fetchone()[0]:
+            return
+    install(using=using)
