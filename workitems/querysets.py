@@ -12,11 +12,18 @@ from workitems.errors import ReadOnly
 from workitems.states import State
 
 
-class ServerTimeline(Func):
-    """The server's timeline, read once a statement: another number than an item's enqueue tells of a failover since."""
+class SafeTimeline(Func):
+    """Whether nothing was lost since a timeline: it is the server's, or every failover since is confirmed as lossless."""
 
-    template = "(SELECT fencewatch.timeline())"
-    output_field = models.BigIntegerField()
+    template = "(%(expressions)s = ANY ((SELECT fencewatch.safe_timelines())::bigint[]))"
+    output_field = models.BooleanField()
+
+
+class NothingLost(Func):
+    """Whether every failover from one timeline to a later one is confirmed as lossless."""
+
+    function = "fencewatch.nothing_lost"
+    output_field = models.BooleanField()
 
 
 class DatabaseClock(Func):
@@ -159,6 +166,8 @@ def _lying(at: datetime.datetime | None) -> Q:
 def _failed_over() -> Q:
     """As `scope.FAILED_OVER`; a job type that nobody registered could have had any target."""
     open_states = (State.QUEUED.value, State.CLAIMED.value)
-    by_claim = Q(fence__gt=0) & ~Q(enqueue_timeline=F("fence").bitrightshift(32))
-    by_server = Q(state__in=open_states) & ~Q(enqueue_timeline=ServerTimeline())
+    claimed_under = F("fence").bitrightshift(32)
+    by_claim = Q(fence__gt=0) & ~Q(enqueue_timeline=claimed_under)
+    by_claim &= ~Q(NothingLost(F("enqueue_timeline"), claimed_under))
+    by_server = Q(state__in=open_states) & ~Q(SafeTimeline(F("enqueue_timeline")))
     return (by_claim | by_server) & (Q(registered__target__isnull=True) | ~Q(registered__target="A"))

@@ -77,14 +77,19 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Whether a failover since a timeline may have lost a claim: the server has another one now, and the steps between are not
+-- on record as lossless (operations/failovers.sql).
+CREATE OR REPLACE FUNCTION fencewatch.may_be_lost(since bigint) RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL SAFE
+AS $$ SELECT CASE WHEN since = fencewatch.timeline() THEN false ELSE NOT fencewatch.nothing_lost(since, fencewatch.timeline()) END $$;
+
 -- Whether an earlier claim may have acted on an item: one had begun, or one held it that does not stamp, or one may
 -- have been lost in a failover since the enqueue. An answer that cleared exactly this attempt lifts it. Type A is excepted,
 -- since its effect and completion commit together; but it never stamps, so a stamp proves that the item began under
 -- another target, which the job type had then.
 CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item, target text) RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-    SELECT (item.effect_fence IS NOT NULL
-            OR target <> 'A' AND (item.foreign_held OR item.enqueue_timeline <> fencewatch.timeline()))
+    SELECT (item.effect_fence IS NOT NULL OR target <> 'A' AND (item.foreign_held OR fencewatch.may_be_lost(item.enqueue_timeline)))
            AND item.cleared_for_attempt IS DISTINCT FROM item.attempts
 $$;
 

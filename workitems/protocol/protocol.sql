@@ -36,7 +36,7 @@ RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_ow
           w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target) AS must_reconcile,
           w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at,
           -- from when a type C key's window counts: what nobody stamped may have happened as early as the enqueue
-          CASE WHEN w.foreign_held OR w.enqueue_timeline <> fencewatch.timeline() THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
+          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline) THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
           w.available_at;
 
 -- name: take_over
@@ -63,7 +63,7 @@ RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_ow
           w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target) AS must_reconcile,
           w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at,
           -- from when a type C key's window counts: what nobody stamped may have happened as early as the enqueue
-          CASE WHEN w.foreign_held OR w.enqueue_timeline <> fencewatch.timeline() THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
+          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline) THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
           w.available_at;
 
 -- name: begin
