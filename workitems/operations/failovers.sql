@@ -120,7 +120,7 @@ GRANT SELECT ON lossless_failover TO fencewatch_web;
 GRANT EXECUTE ON FUNCTION fencewatch.nothing_lost(bigint, bigint), fencewatch.safe_timelines()
     TO fencewatch_web, fencewatch_worker, fencewatch_keeping, fencewatch_actions;
 GRANT EXECUTE ON FUNCTION fencewatch.person_may(text, bytea), fencewatch.same_person(bigint, bigint), fencewatch.timeline(),
-    fencewatch.context_user() TO fencewatch_actions;
+    fencewatch.context_user(), fencewatch.context_parts() TO fencewatch_actions;
 GRANT EXECUTE ON FUNCTION fencewatch.propose_lossless(bigint, bigint, text, text), fencewatch.confirm_lossless(bigint, text),
     fencewatch.withdraw_lossless(bigint, text) TO fencewatch_web;
 GRANT CREATE ON SCHEMA fencewatch TO fencewatch_actions;
