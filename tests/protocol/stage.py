@@ -86,7 +86,7 @@ def guard_off(superuser: Any) -> Iterator[None]:
     finally:
         superuser.execute(
             "ALTER TABLE work_item ENABLE ALWAYS TRIGGER guard, ENABLE ALWAYS TRIGGER identify,"
-            " ENABLE ALWAYS TRIGGER never_removed, ENABLE ALWAYS TRIGGER never_truncated,"
+            " ENABLE ALWAYS TRIGGER never_again, ENABLE ALWAYS TRIGGER only_buried, ENABLE ALWAYS TRIGGER never_truncated,"
             " ENABLE ALWAYS TRIGGER record_enqueued, ENABLE ALWAYS TRIGGER record_changed"
         )
 

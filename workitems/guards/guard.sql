@@ -33,7 +33,7 @@ BEGIN
         END IF;
         NEW.fence := 0;
         NEW.unspent_attempts := 0;
-        NEW.outcome_code := CASE NEW.state WHEN 'quarantined' THEN NEW.outcome_code END;
+        NEW.outcome_code := CASE NEW.state WHEN 'quarantined' THEN left(nullif(NEW.outcome_code, ''), 100) END;
         -- No producer grants more attempts than the job type; an unregistered one gets a single attempt.
         NEW.max_attempts := least(NEW.max_attempts, coalesce((SELECT t.max_attempts FROM public.job_type t WHERE t.name = NEW.job_type), 1));
         NEW.lease_owner := NULL;
@@ -81,10 +81,35 @@ BEGIN
         IF OLD.cleared_for_attempt IS NOT NULL AND fencewatch.may_be_lost(OLD.fence >> 32) THEN
             NEW.cleared_for_attempt := NULL;       -- a claim may have been lost since the answer
         END IF;
+        NEW.lease_owner := left(coalesce(nullif(NEW.lease_owner, ''), '?'), 200);   -- a foreign worker may call itself anything
         NEW.claimed_at := clock;
         NEW.progress := 0;
         NEW.progress_at := clock;
         NEW.outcome_code := NULL;
+        NEW.updated_at := clock;
+        RETURN NEW;
+    END IF;
+
+    -- Revoke: an operator ends a claim (operations/actions.sql). Whoever held it can no longer write.
+    IF current_user = 'fencewatch_actions' AND OLD.state = 'claimed' AND NEW.state IN ('queued', 'unknown') AND NEW.fence > OLD.fence THEN
+        IF coalesce(current_setting('fencewatch.action', true), '') = '' THEN
+            RAISE EXCEPTION 'an operator''s change says its verb and its reason' USING ERRCODE = 'FW002';
+        END IF;
+        IF NEW.state = 'queued' AND (OLD.effect_fence = OLD.fence OR OLD.stamping_fence IS DISTINCT FROM OLD.fence)
+           AND (SELECT t.target FROM public.job_type t WHERE t.name = OLD.job_type) IS DISTINCT FROM 'A' THEN
+            RAISE EXCEPTION 'begun under this claim, or by a worker that does not stamp: not queued, the effect may have happened' USING ERRCODE = 'FW002';
+        END IF;
+        IF to_jsonb(NEW) - '{state,fence,lease_owner,lease_expires_at,outcome_code,max_attempts,available_at}'::text[]
+           <> to_jsonb(OLD) - '{state,fence,lease_owner,lease_expires_at,outcome_code,max_attempts,available_at}'::text[]
+           OR NEW.max_attempts NOT BETWEEN OLD.max_attempts AND OLD.max_attempts + 1 THEN
+            RAISE EXCEPTION 'a revoke ends the claim and leaves attempts and stamps alone' USING ERRCODE = 'FW002';
+        END IF;
+        timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+        NEW.fence := greatest(OLD.fence + 1, (timeline << 32) + 1, fencewatch.fence_base() + 1);
+        NEW.cleared_for_attempt := NULL;
+        NEW.lease_owner := NULL;
+        NEW.lease_expires_at := NULL;
+        NEW.waiting_in_worker := false;
         NEW.updated_at := clock;
         RETURN NEW;
     END IF;
@@ -133,6 +158,7 @@ BEGIN
               AND OLD.unspent_attempts + (OLD.waiting_in_worker AND NEW.state = 'queued')::int THEN
             RAISE EXCEPTION 'room for one more attempt at a time, and none back but to a mate whose turn never came' USING ERRCODE = 'FW002';
         END IF;
+        NEW.outcome_code := left(nullif(NEW.outcome_code, ''), 100);
         NEW.lease_owner := NULL;
         NEW.lease_expires_at := NULL;
         NEW.waiting_in_worker := false;
@@ -169,15 +195,19 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- One event per row whose state, fence or effect stamp changed. Heartbeats leave none.
+-- One event per row whose state, fence or effect stamp changed, and an audit entry for each that an operator changed, which
+-- alone leaves claimed with a higher fence. Heartbeats leave none.
 -- No nested loop: a plan made for a statement of one row would be kept for batches, whose two tables it then compares
 -- row by row, 40,000 times for 200.
 CREATE OR REPLACE FUNCTION fencewatch.record_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_nestloop = off AS $$
+DECLARE
+    action jsonb := nullif(current_setting('fencewatch.action', true), '')::jsonb;
 BEGIN
     INSERT INTO public.work_event (item_id, tenant_digest, verb, state_before, state_after, fence, attempts, worker, outcome_code)
     SELECT n.item_id, n.tenant_digest,
-           CASE WHEN n.state = 'claimed' AND o.state = 'queued' THEN 'claim'
+           CASE WHEN n.state <> 'claimed' AND n.fence > o.fence THEN action ->> 'verb'
+                WHEN n.state = 'claimed' AND o.state = 'queued' THEN 'claim'
                 WHEN n.state = 'claimed' AND n.fence > o.fence THEN 'takeover'
                 WHEN n.state = 'claimed' THEN 'begin'
                 WHEN session_user = 'fencewatch_keeper' THEN 'sweep'
@@ -191,5 +221,12 @@ BEGIN
            o.state, n.state, n.fence, n.attempts, coalesce(n.lease_owner, o.lease_owner), n.outcome_code
       FROM changed n JOIN former o ON o.item_id = n.item_id
      WHERE n.state <> o.state OR n.fence <> o.fence OR n.effect_at IS DISTINCT FROM o.effect_at;
+    -- The guard lets an operator's change through with an action only, so that none is without its entry.
+    IF action IS NOT NULL THEN
+        PERFORM fencewatch.enter(action ->> 'verb', 'applied', NULL, n.tenant_digest, n.op_digest, o.state, n.state, o.fence, n.fence,
+                                 action -> 'subject', action ->> 'why', coalesce(action ->> 'proof', ''))
+           FROM changed n JOIN former o ON o.item_id = n.item_id
+          WHERE n.state <> 'claimed' AND n.fence > o.fence;
+    END IF;
     RETURN NULL;
 END $$;

@@ -41,6 +41,12 @@ CREATE POLICY keeping_sweep ON work_item FOR UPDATE TO fencewatch_keeping
     USING (state = 'claimed' AND attempts >= max_attempts AND lease_expires_at < (SELECT clock_timestamp()))
     WITH CHECK (state IN ('queued', 'unknown', 'failed_terminal'));
 
+-- Retention: only what ended, and only by fencewatch.retire. Nobody reads tombstones but the functions that answer from them.
+ALTER TABLE tombstone ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY owner_read ON tombstone FOR SELECT TO fencewatch_owner USING (true);
+CREATE POLICY keeping_bury ON tombstone TO fencewatch_keeping USING (true) WITH CHECK (true);
+CREATE POLICY keeping_retire ON work_item FOR DELETE TO fencewatch_keeping USING (state IN ('succeeded', 'failed_terminal'));
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- Rights
 -- ---------------------------------------------------------------------------------------------------------------
@@ -71,13 +77,17 @@ GRANT UPDATE (state, fence, lease_owner, lease_expires_at, attempts, max_attempt
 GRANT SELECT, INSERT ON payload TO fencewatch_worker;
 GRANT EXECUTE ON FUNCTION fencewatch.enqueue(text, text, bytea, text, text, timestamptz),
     fencewatch.enqueue_many(text[], text[], bytea[], text[], text[], timestamptz[]),
-    fencewatch.note(text, text, bigint, text, text, text, jsonb) TO fencewatch_worker;
+    fencewatch.note(text, text, bigint, text, text, text, jsonb), fencewatch.tombstone_of(text, text),
+    fencewatch.note_rejected(text, text, bigint, text, text, text) TO fencewatch_worker;
 
 GRANT SELECT ON work_item, job_type TO fencewatch_keeping;
 GRANT UPDATE (state, outcome_code, max_attempts, available_at, updated_at) ON work_item TO fencewatch_keeping;
-GRANT EXECUTE ON FUNCTION fencewatch.sweep(int) TO fencewatch_keeper;
--- The sweep runs with the rights of a role that owns nothing else: the policy keeping_sweep binds it. A new owner of a
+GRANT DELETE ON work_item TO fencewatch_keeping;
+GRANT SELECT, INSERT, UPDATE ON tombstone TO fencewatch_keeping;
+GRANT EXECUTE ON FUNCTION fencewatch.sweep(int), fencewatch.retire(int, int) TO fencewatch_keeper;
+-- They run with the rights of a role that owns nothing else: the policy keeping_sweep binds it. A new owner of a
 -- function needs CREATE on its schema, for this moment only.
 GRANT CREATE ON SCHEMA fencewatch TO fencewatch_keeping;
 ALTER FUNCTION fencewatch.sweep(int) OWNER TO fencewatch_keeping;
+ALTER FUNCTION fencewatch.retire(int, int) OWNER TO fencewatch_keeping;
 REVOKE CREATE ON SCHEMA fencewatch FROM fencewatch_keeping;

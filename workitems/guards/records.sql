@@ -101,7 +101,7 @@ CREATE TABLE lossless_failover (
 -- What outlives the work table
 -- ---------------------------------------------------------------------------------------------------------------
 -- One row per item that retention removed: a late enqueue of it is still a replay or a conflict. Keyed by digest, so that
--- it names nobody once the tenant's key is destroyed.
+-- it names nobody once the tenant's key is destroyed. Written an hour at least before the item goes (fencewatch.retire).
 CREATE TABLE tombstone (
     op_digest          bytea       NOT NULL PRIMARY KEY,
     tenant_digest      bytea       NOT NULL,
@@ -113,7 +113,8 @@ CREATE TABLE tombstone (
     outcome_code       text,
     fence              bigint      NOT NULL,
     ended_at           timestamptz NOT NULL,
-    removed_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    written_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    xid                xid8        NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT tombstone_ended CHECK (state IN ('succeeded', 'failed_terminal'))
 );
 CREATE INDEX tombstone_of_tenant ON tombstone (tenant_digest, digest_key_version);

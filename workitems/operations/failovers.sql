@@ -46,8 +46,8 @@ CREATE OR REPLACE FUNCTION fencewatch.propose_lossless(since bigint, until bigin
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     because := CASE WHEN NOT fencewatch.person_may('propose_lossless', NULL) THEN 'not_permitted'
-                    WHEN coalesce(btrim(why) = '', true) OR char_length(why) > 2000 THEN 'reason_missing'
-                    WHEN coalesce(btrim(proof) = '', true) OR char_length(proof) > 8000 THEN 'evidence_missing'
+                    WHEN coalesce(why !~ '\S', true) OR char_length(why) > 2000 THEN 'reason_missing'
+                    WHEN coalesce(proof !~ '\S', true) OR char_length(proof) > 8000 THEN 'evidence_missing'
                     WHEN coalesce(since < 1 OR until <= since OR until > fencewatch.timeline(), true) THEN 'no_such_failover' END;
     outcome := CASE WHEN because IS NULL THEN 'applied' ELSE 'refused' END;
     IF because IS NULL THEN
@@ -69,7 +69,7 @@ BEGIN
     SELECT * INTO found_row FROM public.lossless_failover f WHERE f.failover_id = of_failover FOR UPDATE;
     because := CASE WHEN NOT fencewatch.person_may('confirm_lossless', NULL) THEN 'not_permitted'
                     WHEN found_row.failover_id IS NULL THEN 'no_such_proposal'
-                    WHEN coalesce(btrim(why) = '', true) OR char_length(why) > 2000 THEN 'reason_missing'
+                    WHEN coalesce(why !~ '\S', true) OR char_length(why) > 2000 THEN 'reason_missing'
                     WHEN found_row.withdrawn_at IS NOT NULL THEN 'withdrawn'
                     WHEN found_row.confirmed_at IS NOT NULL THEN 'confirmed_already'
                     WHEN found_row.expires_at <= clock_timestamp() THEN 'expired'
@@ -94,7 +94,7 @@ BEGIN
     SELECT * INTO found_row FROM public.lossless_failover f WHERE f.failover_id = of_failover FOR UPDATE;
     because := CASE WHEN NOT fencewatch.person_may('withdraw_lossless', NULL) THEN 'not_permitted'
                     WHEN found_row.failover_id IS NULL THEN 'no_such_proposal'
-                    WHEN coalesce(btrim(why) = '', true) OR char_length(why) > 2000 THEN 'reason_missing'
+                    WHEN coalesce(why !~ '\S', true) OR char_length(why) > 2000 THEN 'reason_missing'
                     WHEN found_row.withdrawn_at IS NOT NULL THEN 'withdrawn' END;
     outcome := CASE WHEN because IS NULL THEN 'applied' WHEN because = 'withdrawn' THEN 'changed' ELSE 'refused' END;
     IF because IS NULL THEN

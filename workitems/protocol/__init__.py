@@ -1,6 +1,6 @@
 """The lease-plus-fence protocol: what producers and workers do to the work table. Every write carries its condition."""
 
-from workitems.protocol.enqueue import Enqueued, NewItem, enqueue, enqueue_many
+from workitems.protocol.enqueue import Answer, Enqueued, NewItem, enqueue, enqueue_many
 from workitems.protocol.fence import (
     begin,
     complete,
@@ -9,6 +9,7 @@ from workitems.protocol.fence import (
     fail_many,
     hold,
     note_reconcile,
+    note_rejected,
     park,
     park_many,
     quarantine,
@@ -19,6 +20,7 @@ from workitems.protocol.fence import (
 from workitems.protocol.lease import Claim, Swept, claim, extend_waiting, heartbeat, heartbeat_many, sweep
 
 __all__ = [
+    "Answer",
     "Claim",
     "Enqueued",
     "NewItem",
@@ -36,6 +38,7 @@ __all__ = [
     "heartbeat_many",
     "hold",
     "note_reconcile",
+    "note_rejected",
     "park",
     "park_many",
     "quarantine",

@@ -138,6 +138,21 @@ def note_reconcile(claim: Claim, *, verdict: Verdict, evidence: Mapping[str, Any
     _note(claim, verb="reconcile", code=verdict, detail=evidence, using=using)
 
 
+def note_rejected(claim: Claim, *, tried: str, outcome_code: str | None = None, using: str = "worker") -> bool:
+    """Keep what a claim that lost still had to say: the verb whose write found no row, and the outcome it would have written.
+
+    Evidence for whoever reconciles: this worker's claim, no proof, and it changes nothing. Kept once for each fence and
+    verb, and at most 20 times an hour for one item; returns whether it was kept.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "SELECT fencewatch.note_rejected(%s, %s, %s::bigint, %s, %s, %s)",
+            [claim.tenant_id, claim.operation_id, claim.fence, claim.worker, tried, outcome_code],
+        )
+        row = cursor.fetchone()
+    return bool(row and row[0])
+
+
 def _note(claim: Claim, *, verb: str, code: str, detail: Mapping[str, Any], using: str) -> None:
     with connections[using].cursor() as cursor:
         cursor.execute(

@@ -1,6 +1,71 @@
 -- The protocol's functions: those that producers in any language call, and those that run with other rights than the
 -- caller's. What workers run as plain statements is in protocol.sql.
 
+-- The tombstone of an identity under any key that its tenant still has, or nothing. Definer's rights: nobody else reads keys.
+CREATE OR REPLACE FUNCTION fencewatch.tombstone_of(of_tenant text, of_operation text) RETURNS SETOF public.tombstone
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp ROWS 1 AS $$
+    SELECT t.* FROM fencewatch.tenant_key k JOIN public.tombstone t
+        ON t.op_digest = fencewatch.keyed_digest(k.inner_pad, k.outer_pad, 'fencewatch/item/1'::bytea
+               || fencewatch.length_prefixed(of_tenant) || fencewatch.length_prefixed(of_operation))
+     WHERE k.tenant_id = of_tenant AND EXISTS (SELECT FROM public.tombstone)
+     ORDER BY t.written_at DESC LIMIT 1
+$$;
+
+-- An identity that retention removed is never enqueued again: the row is left out, as it is where the key exists.
+CREATE OR REPLACE FUNCTION fencewatch.never_again() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM public.tombstone) AND EXISTS (SELECT FROM fencewatch.tombstone_of(NEW.tenant_id, NEW.operation_id))
+       AND NOT EXISTS (SELECT FROM public.work_item w WHERE w.tenant_id = NEW.tenant_id AND w.operation_id = NEW.operation_id) THEN
+        RETURN NULL;
+    END IF;
+    RETURN NEW;
+END $$;
+
+-- A row goes only if its tombstone says the same of it, and is old enough that no enqueue can have missed it.
+CREATE OR REPLACE FUNCTION fencewatch.only_buried() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_user <> 'fencewatch_keeping' OR NOT EXISTS (
+           SELECT FROM public.tombstone t WHERE t.op_digest = OLD.op_digest AND t.payload_hash = OLD.payload_hash AND t.state = OLD.state
+              AND t.fence = OLD.fence AND t.outcome_code IS NOT DISTINCT FROM OLD.outcome_code
+              AND t.xid < pg_snapshot_xmin(pg_current_snapshot()) AND t.written_at < clock_timestamp() - interval '1 hour') THEN
+        RAISE EXCEPTION 'work_item rows are never removed but by fencewatch.retire, after their tombstone' USING ERRCODE = 'FW003';
+    END IF;
+    RETURN OLD;
+END $$;
+
+-- Retire what ended longer ago than keep_days (one at least), at most max_rows a call, in two steps an hour apart: first a
+-- tombstone beside the row, then the row. Between the two every enqueue sees the row, after it every enqueue sees the
+-- tombstone, unless its transaction took its snapshot over an hour before. History stays.
+CREATE OR REPLACE FUNCTION fencewatch.retire(keep_days int, max_rows int, OUT buried bigint, OUT removed bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF coalesce(keep_days < 1 OR max_rows < 1, true) THEN
+        RAISE EXCEPTION 'ended work is kept for a day at least, and a call retires one row at least' USING ERRCODE = 'FW002';
+    END IF;
+    WITH gone AS MATERIALIZED (
+        SELECT w.tenant_id, w.operation_id, w.fence FROM public.tombstone t JOIN public.work_item w ON w.op_digest = t.op_digest
+         WHERE w.state IN ('succeeded', 'failed_terminal') AND t.payload_hash = w.payload_hash AND t.state = w.state AND t.fence = w.fence
+           AND t.outcome_code IS NOT DISTINCT FROM w.outcome_code
+           AND w.updated_at < (SELECT clock_timestamp()) - make_interval(days => keep_days)
+           AND t.xid < pg_snapshot_xmin(pg_current_snapshot()) AND t.written_at < (SELECT clock_timestamp()) - interval '1 hour'
+         ORDER BY w.tenant_id, w.operation_id LIMIT max_rows)
+    DELETE FROM public.work_item w USING gone g
+     WHERE w.tenant_id = g.tenant_id AND w.operation_id = g.operation_id AND w.fence = g.fence AND w.state IN ('succeeded', 'failed_terminal');
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    INSERT INTO public.tombstone AS t (op_digest, tenant_digest, digest_key_version, item_id, job_type, payload_hash, state, outcome_code, fence, ended_at)
+    SELECT w.op_digest, w.tenant_digest, w.digest_key_version, w.item_id, w.job_type, w.payload_hash, w.state, w.outcome_code, w.fence, w.updated_at
+      FROM public.work_item w
+     WHERE w.state IN ('succeeded', 'failed_terminal') AND w.updated_at < (SELECT clock_timestamp()) - make_interval(days => keep_days)
+       AND NOT EXISTS (SELECT FROM public.tombstone b WHERE b.op_digest = w.op_digest AND b.state = w.state AND b.fence = w.fence
+                          AND b.outcome_code IS NOT DISTINCT FROM w.outcome_code)
+     ORDER BY w.op_digest LIMIT max_rows
+    ON CONFLICT (op_digest) DO UPDATE SET state = excluded.state, outcome_code = excluded.outcome_code, fence = excluded.fence,
+        ended_at = excluded.ended_at, written_at = clock_timestamp(), xid = pg_current_xact_id();
+    GET DIAGNOSTICS buried = ROW_COUNT;
+END $$;
+
 -- Make the durable row. One row comes back:
 --   enqueued  the row is new;
 --   replay    the key exists with the same hash: its state and stored outcome, nothing scheduled;
@@ -20,8 +85,13 @@ BEGIN
         -- A statement of its own: it sees the row that won, even one committed a moment ago. The hash never changes, so
         -- reading it first and comparing after cannot race with a write.
         SELECT CASE WHEN w.payload_hash = new_hash THEN 'replay' ELSE 'conflict' END, w.state, w.outcome_code, w.op_digest
-          INTO STRICT outcome, state, outcome_code, op_digest
+          INTO outcome, state, outcome_code, op_digest
           FROM public.work_item w WHERE w.tenant_id = new_tenant AND w.operation_id = new_operation;
+        IF NOT FOUND THEN   -- removed by retention: its tombstone answers
+            SELECT CASE WHEN t.payload_hash = new_hash THEN 'replay' ELSE 'conflict' END, t.state, t.outcome_code, t.op_digest
+              INTO STRICT outcome, state, outcome_code, op_digest
+              FROM fencewatch.tombstone_of(new_tenant, new_operation) t;
+        END IF;
     END IF;
 END $$;
 
@@ -49,11 +119,12 @@ BEGIN
     RETURN QUERY
         SELECT u.place,
                CASE WHEN w.op_digest IN (SELECT unnest(made)) AND u.place = min(u.place) OVER (PARTITION BY u.tenant_id, u.operation_id) THEN 'enqueued'
-                    WHEN w.payload_hash = u.payload_hash THEN 'replay'
+                    WHEN coalesce(w.payload_hash, t.payload_hash) = u.payload_hash THEN 'replay'
                     ELSE 'conflict' END,
-               w.state, w.outcome_code, w.op_digest
+               coalesce(w.state, t.state), CASE WHEN w.state IS NULL THEN t.outcome_code ELSE w.outcome_code END, coalesce(w.op_digest, t.op_digest)
           FROM unnest(new_tenants, new_operations, new_hashes) WITH ORDINALITY AS u (tenant_id, operation_id, payload_hash, place)
-          JOIN public.work_item w ON w.tenant_id = u.tenant_id AND w.operation_id = u.operation_id
+          LEFT JOIN public.work_item w ON w.tenant_id = u.tenant_id AND w.operation_id = u.operation_id
+          LEFT JOIN LATERAL fencewatch.tombstone_of(u.tenant_id, u.operation_id) t ON w.state IS NULL   -- removed by retention
          ORDER BY u.place;
 END $$;
 
@@ -74,6 +145,36 @@ BEGIN
      WHERE w.tenant_id = of_tenant AND w.operation_id = of_operation AND w.fence = my_fence AND w.state = 'claimed'
        AND w.lease_owner = my_lease_owner
        FOR UPDATE;   -- holds the claim still until the entry commits
+    RETURN FOUND;
+END $$;
+
+-- Keep what a claim that lost still had to say: verb `late_outcome` with the outcome that it would have written, or `rejected`
+-- with the verb that found no row. It changes nothing: it is a worker's claim, not a proof, and is shown and given to
+-- reconcilers as such. `known_claim` says whether history has that claim of that worker. One entry per fence, verb and
+-- outcome; at most 20 an hour for one item. False: nothing kept, because the claim still holds, or there were too many.
+CREATE OR REPLACE FUNCTION fencewatch.note_rejected(
+    of_tenant text, of_operation text, my_fence bigint, my_lease_owner text, tried text, code text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    noted_verb text := CASE WHEN tried IN ('complete', 'fail', 'park') THEN 'late_outcome' ELSE 'rejected' END;
+BEGIN
+    IF tried NOT IN ('begin', 'heartbeat', 'complete', 'fail', 'release', 'park', 'quarantine') OR my_fence IS NULL
+       OR code !~ '^[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}$' THEN
+        RAISE EXCEPTION 'a rejected write names the verb that it tried, its fence and an outcome code' USING ERRCODE = 'FW002';
+    END IF;
+    INSERT INTO public.work_event (item_id, tenant_digest, verb, state_before, state_after, fence, attempts, worker, outcome_code, detail)
+    SELECT w.item_id, w.tenant_digest, noted_verb, w.state, w.state, my_fence, w.attempts, left(my_lease_owner, 200), code,
+           jsonb_build_object('tried', tried, 'fence_now', w.fence, 'known_claim', EXISTS (
+               SELECT FROM public.work_event e WHERE e.item_id = w.item_id AND e.fence = my_fence AND e.worker = my_lease_owner
+                  AND e.verb IN ('claim', 'takeover')))
+      FROM public.work_item w
+     WHERE w.tenant_id = of_tenant AND w.operation_id = of_operation
+       AND NOT (w.fence = my_fence AND w.state = 'claimed' AND w.lease_owner IS NOT DISTINCT FROM my_lease_owner)
+       AND NOT EXISTS (SELECT FROM public.work_event e WHERE e.item_id = w.item_id AND e.fence = my_fence AND e.verb = noted_verb
+                          AND e.outcome_code IS NOT DISTINCT FROM code AND e.detail ->> 'tried' = tried)
+       AND (SELECT count(*) FROM public.work_event e WHERE e.item_id = w.item_id AND e.verb IN ('rejected', 'late_outcome')
+               AND e.at > (SELECT clock_timestamp()) - interval '1 hour') < 20;
     RETURN FOUND;
 END $$;
 
