@@ -179,6 +179,7 @@ def test_a_stale_worker_stops_at_its_stamp_and_changes_nothing(tenants: tuple[st
     assert acted == ["second"]
     assert standing(tenants[0]) == ("succeeded", "acted")
     assert row(tenants[0])["attempts"] == 2
+    assert late(superuser) == [("rejected", "begin", "first", None)]
 
 
 def test_a_handler_that_swallows_the_loss_of_its_claim_still_changes_nothing(
@@ -199,6 +200,29 @@ def test_a_handler_that_swallows_the_loss_of_its_claim_still_changes_nothing(
 
     assert ended(run_one(job, worker="first")) == Ended.LOST
     assert standing(tenants[0]) == ("succeeded", "acted")
+    assert late(superuser) == [("late_outcome", "complete", "first", "first")]
+
+
+def test_an_effect_under_a_claim_that_was_lost_is_kept_as_evidence(tenants: tuple[str, str], superuser: Any) -> None:
+    def handler(work: Work) -> str:
+        if work.claim.worker == "second":
+            raise Terminal("refused")
+        with work.effect():
+            let_leases_run_out(superuser)
+            assert ended(run_one(job, worker="second")) in (Ended.FAILED, Ended.PARKED, Ended.COMPLETED)
+        return "paid"
+
+    job = defined(Target.C, handler)
+    enqueue(tenants[0], job=job)
+    assert ended(run_one(job, worker="first")) == Ended.LOST
+    assert late(superuser) == [("late_outcome", "complete", "first", "paid")]
+
+
+def late(superuser: Any) -> list[tuple[Any, ...]]:
+    found = superuser.execute(
+        "SELECT verb, detail ->> 'tried', worker, outcome_code FROM work_event WHERE verb IN ('rejected', 'late_outcome')"
+    )
+    return list(found.fetchall())
 
 
 def test_an_exception_of_a_worker_that_lost_its_claim_parks_nothing(tenants: tuple[str, str], superuser: Any) -> None:

@@ -63,6 +63,7 @@ class Work:
         self.using = using
         self.has_begun = False
         self.is_lost = False
+        self.lost_at = ""  # the verb whose write found no row; empty while none did
         # On this host's monotonic clock: from when on the provider may have forgotten the key that was looked up.
         self.act_before: float | None = None
         self._store = store
@@ -120,7 +121,7 @@ class Work:
         """
         self._still_mine()
         if in_batch:
-            with self._ends_on_loss():
+            with self._ends_on_loss("heartbeat"):
                 self._deadline = protocol.heartbeat(self.claim, progress=1, using=self.using)
             self._mark = self._first_mark = 1
 
@@ -139,7 +140,7 @@ class Work:
         if self.act_before is not None and time.monotonic() >= self.act_before:
             raise BadHandler("the key's window went by since the look-up; the next claim asks again.")
         self._still_mine()
-        with self._ends_on_loss():
+        with self._ends_on_loss("begin"):
             # Set first: when the answer to the stamp is lost, it may stand, and doubt is the safe side.
             self.has_begun = True
             protocol.begin(self.claim, using=self.using)
@@ -156,7 +157,7 @@ class Work:
         mark = progress + self._first_mark
         if mark <= self._mark:
             return False
-        with self._ends_on_loss():
+        with self._ends_on_loss("heartbeat"):
             self._deadline = protocol.heartbeat(self.claim, progress=mark, using=self.using)
         self._mark = mark
         if self._moved_on is not None:
@@ -195,11 +196,12 @@ class Work:
             )
 
     @contextmanager
-    def _ends_on_loss(self) -> Iterator[None]:
+    def _ends_on_loss(self, tried: str) -> Iterator[None]:
         try:
             yield
         except OwnershipLost:
             self.is_lost = True
+            self.lost_at = tried
             raise
 
 

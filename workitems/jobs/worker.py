@@ -17,7 +17,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from workitems import protocol
 from workitems.errors import JobTypesDiffer, OwnershipLost, Terminal
 from workitems.identifiers import show
-from workitems.jobs import agreement
+from workitems.jobs import agreement, evidence
 from workitems.jobs.definition import JobType
 from workitems.jobs.payloads import NotUnderstood, PayloadStore, PostgresPayloads
 from workitems.jobs.reconcile import ask, cannot_tell
@@ -198,6 +198,7 @@ def see_to(work: Work) -> Ended:
         _ = work.payload
         return _in_transaction(work) if work.job.target == Target.A else _outside(work)
     except OwnershipLost:
+        evidence.keep(work, work.lost_at)
         return Ended.LOST
     except PayloadRefused as refused:
         return _quarantine(work, refused.fault)
@@ -226,6 +227,7 @@ def _in_transaction(work: Work) -> Ended:
 def _outside(work: Work) -> Ended:
     code = _code(work.job.handler(work))
     if work.is_lost:  # the handler caught OwnershipLost and went on
+        evidence.keep(work, "complete", code)
         return Ended.LOST
     if work.job.target == Target.D and not work.has_begun:
         # Without a stamp nobody can say whether the one call was made.
@@ -242,6 +244,7 @@ def _code(code: object) -> str:
 def _after(error: Exception, work: Work) -> Ended:
     """Default to doubt: only an explicit Terminal fails; what had begun is reconciled or parked, the rest released."""
     if work.is_lost:
+        evidence.keep(work, work.lost_at)
         return Ended.LOST
     if isinstance(error, Terminal) and is_code(error.outcome_code):
         if _door_is_open(work):
@@ -294,6 +297,7 @@ def _write(work: Work, verb: Callable[..., object], ended: Ended) -> Ended:
         try:
             verb(work.claim, using=work.using)
         except OwnershipLost:
+            evidence.keep_write(work, verb)
             return Ended.LOST
         except (OperationalError, InterfaceError) as error:
             if not (getattr(error.__cause__, "sqlstate", None) or "08").startswith(_BROKEN_CONNECTION):
