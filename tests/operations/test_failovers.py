@@ -1,6 +1,5 @@
 """A failover that lost nothing: two persons, evidence, and doubt until both have said so."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,14 +20,13 @@ def people(tenants: tuple[str, str]) -> tuple[Any, Any]:
 
 
 @pytest.fixture(autouse=True)
-def third_timeline(superuser: Any, tenants: tuple[str, str]) -> Iterator[None]:
+def third_timeline(superuser: Any, tenants: tuple[str, str]) -> None:
     """The server says that it was promoted twice since the item was enqueued."""
     add_job_type()
     enqueue(tenants[0])
     body = "CREATE OR REPLACE FUNCTION fencewatch.timeline() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS"
     (now,) = superuser.execute("SELECT fencewatch.timeline()").fetchone()
     superuser.execute(f"{body} $$ SELECT {now + 2}::bigint $$")
-    yield
 
 
 def propose(person: Any, since: int = 1, until: int = 2, **given: str) -> failovers.Answer:

@@ -202,3 +202,18 @@ def test_the_stamp_moves_with_a_heartbeat(people: tuple[str, str]) -> None:
     before = open_item(claim.op_digest).stamp
     protocol.heartbeat(claim, progress=1)
     assert open_item(claim.op_digest).stamp != before
+
+
+def test_what_a_lost_claim_reports_late_is_shown_as_its_claim_and_ends_nothing(
+    people: tuple[str, str], superuser: Any
+) -> None:
+    enqueue(people[0])
+    lost = claim_one("first")
+    let_leases_run_out(superuser)
+    holds = claim_one("second")
+    protocol.note_rejected(lost, tried="complete", outcome_code="paid")
+    found = open_item(holds.op_digest)
+    assert [(claim.worker, claim.is_over) for claim in found.claims] == [("second", False), ("first", True)]
+    assert found.events[0].is_late
+    assert (found.events[0].outcome_code, found.events[0].detail["known_claim"]) == ("paid", True)
+    assert not found.events[1].is_late

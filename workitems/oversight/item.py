@@ -15,6 +15,7 @@ from workitems.oversight.scope import Scope
 from workitems.querysets import DatabaseClock, Seconds
 
 EVENTS_SHOWN = 100
+LATE = {"late_outcome", "rejected"}  # a worker's claim, no change
 EVENTS_READ = 500  # how far back claims are told apart
 
 
@@ -33,6 +34,11 @@ class Event:
     worker: str | None
     outcome_code: str | None
     detail: Any
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is what a claim that had lost the item reported: kept as evidence, no proof, and nothing changed."""
+        return self.verb in LATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +152,13 @@ def _events(of_item: WorkItem, *, before: int | None, limit: int) -> Sequence[Ev
 def claims_of(events: Iterable[Event]) -> tuple[ClaimEpisode, ...]:
     """The claims that these events, oldest first, tell of; newest claim first.
 
-    A claim ends with the event that leaves `claimed`, with a takeover, or with any later rise of the fence.
+    A claim ends with the event that leaves `claimed`, with a takeover, or with any later rise of the fence. What a lost
+    claim said late is evidence, and ends nothing.
     """
     claims: list[ClaimEpisode] = []
     for event in events:
+        if event.verb in LATE:
+            continue
         current = claims[-1] if claims and not claims[-1].is_over else None
         if event.verb in {"claim", "takeover"}:
             if current is not None:

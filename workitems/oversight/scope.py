@@ -30,7 +30,8 @@ LYING = (
 )
 STALLED = f"({LAPSED} OR {LYING})"
 # A claim may have been lost in a failover: the last claim's timeline is not the enqueue's or, for work still open, the
-# server's is not, and two persons have not confirmed that the failover lost nothing. Type A is excepted: its effect was lost together with its claim.
+# server's is not, and two persons have not confirmed that the failover lost nothing. Type A is excepted: its effect was
+# lost together with its claim.
 FAILED_OVER = (
     "((i.fence > 0 AND (i.fence >> 32) <> i.enqueue_timeline AND NOT fencewatch.nothing_lost(i.enqueue_timeline, i.fence >> 32)"
     " OR i.state IN ('queued', 'claimed') AND i.enqueue_timeline <> ALL ((SELECT fencewatch.safe_timelines())::bigint[]))"
