@@ -7,6 +7,7 @@ from django.db import connections, models, transaction
 
 from workitems.errors import UnknownTenant
 from workitems.identifiers import check_tenant_id, pads, tenant_digest
+from workitems.said import said
 
 ROLES = ("viewer", "operator", "approver", "auditor")
 _ACCOUNT_APPS = frozenset({"auth", "sessions", "contenttypes"})
@@ -57,26 +58,41 @@ def rotate_tenant_key(*, tenant_id: str, using: str = "owner") -> int:
     return int(version)
 
 
-def add_membership(*, user_id: int, tenant_id: str | None, role: str, using: str = "owner") -> None:
-    """Give a person a role in one tenant, or in all of them where `tenant_id` is None. Giving it twice changes nothing."""
+def add_membership(*, user_id: int, tenant_id: str | None, role: str, reason: str = "", using: str = "owner") -> bool:
+    """Give a person a role in one tenant, or in all of them where `tenant_id` is None; False when they have it already.
+
+    The change and its audit entry are one statement. Raises: ValueError for a role that does not exist.
+    """
     if role not in ROLES:
         raise ValueError(f"role must be one of {', '.join(ROLES)}.")
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO membership (user_id, tenant_id, role) VALUES (%s, %s, %s)"
-            " ON CONFLICT ON CONSTRAINT membership_once DO NOTHING",
-            [user_id, tenant_id, role],
-        )
+    return bool(_administer("add_membership", [user_id, tenant_id, role], reason=reason, using=using))
 
 
-def remove_membership(*, user_id: int, tenant_id: str | None, role: str, using: str = "owner") -> bool:
-    """Take a role away; False when the person did not have it."""
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "DELETE FROM membership WHERE user_id = %s AND tenant_id IS NOT DISTINCT FROM %s AND role = %s",
-            [user_id, tenant_id, role],
-        )
-        return bool(cursor.rowcount)
+def remove_membership(
+    *, user_id: int, tenant_id: str | None, role: str, reason: str = "", using: str = "owner"
+) -> bool:
+    """Take a role away, with an audit entry; False when the person did not have it."""
+    return bool(_administer("remove_membership", [user_id, tenant_id, role], reason=reason, using=using))
+
+
+def give_right(*, role: str, verb: str, reason: str = "", using: str = "owner") -> bool:
+    """Let a role use a verb, with an audit entry; False when it may already. Raises: ValueError for an unknown role."""
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}.")
+    return bool(_administer("give_right", [role, verb], reason=reason, using=using))
+
+
+def take_right(*, role: str, verb: str, reason: str = "", using: str = "owner") -> bool:
+    """Take a verb from a role, with an audit entry; False when it did not have it."""
+    return bool(_administer("take_right", [role, verb], reason=reason, using=using))
+
+
+def _administer(function: str, arguments: list[Any], *, reason: str, using: str) -> bool | None:
+    marks = ", ".join(["%s"] * len(arguments))
+    with said(reason=reason, using=using), connections[using].cursor() as cursor:
+        cursor.execute(f"SELECT fencewatch.{function}({marks})", arguments)  # noqa: S608 - this file's own names
+        (changed,) = cursor.fetchone()
+    return None if changed is None else bool(changed)
 
 
 def install_context_key(*, key: bytes, using: str = "owner") -> None:

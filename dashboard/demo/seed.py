@@ -3,6 +3,7 @@
 A program of its own: it needs the settings of every role, which the demo makes up only after it has started.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ def main() -> None:
     call_command("migrate", database="owner", verbosity=0, interactive=False)
     with connections["owner"].cursor() as cursor:
         cursor.execute(Path(__file__).with_name("company.sql").read_text())
-        cursor.execute("UPDATE job_type SET progress_seconds = %s WHERE name = 'legacy'", [LEGACY_PROGRESS_SECONDS])
+        legacy = json.dumps({"name": "legacy", "progress_seconds": LEGACY_PROGRESS_SECONDS})
+        cursor.execute("SELECT fencewatch.put_job_type(%s::jsonb)", [legacy])
     _tell("tenants, people, job types")
     _add_company(kept)
     call_command("sync_job_types", stdout=sys.stderr)

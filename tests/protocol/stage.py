@@ -1,6 +1,7 @@
 """The stage that tests set: job types of each target, items in each state, leases that ran out, a look at the whole row."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,10 +45,8 @@ def add_job_type(
             "key_expires_on": "2099-01-01",
         }
     columns |= more
-    names = ", ".join(columns)
-    marks = ", ".join(["%s"] * len(columns))
     with connections["owner"].cursor() as cursor:
-        cursor.execute(f"INSERT INTO job_type ({names}) VALUES ({marks})", list(columns.values()))
+        cursor.execute("SELECT fencewatch.put_job_type(%s::jsonb)", [json.dumps(columns, default=str)])
     return name
 
 

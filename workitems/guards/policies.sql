@@ -11,7 +11,7 @@ CREATE POLICY owner_all ON work_item TO fencewatch_owner USING (true) WITH CHECK
 CREATE POLICY owner_append ON work_event FOR INSERT TO fencewatch_owner WITH CHECK (true);
 CREATE POLICY owner_read ON work_event FOR SELECT TO fencewatch_owner USING (true);
 CREATE POLICY owner_all ON tenant TO fencewatch_owner USING (true) WITH CHECK (true);
-CREATE POLICY owner_all ON membership TO fencewatch_owner USING (true) WITH CHECK (true);
+CREATE POLICY owner_read ON membership FOR SELECT TO fencewatch_owner USING (true);
 CREATE POLICY owner_all ON payload TO fencewatch_owner USING (true) WITH CHECK (true);
 
 -- Web: by signed context. Each function stands in a sub-select, so that it runs once a statement and never per row; the

@@ -1,15 +1,16 @@
 """Agreement: whether code and the job_type table say the same of each job type."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Lock
-
-from django.db import transaction
 
 from workitems.errors import JobTypesDiffer
 from workitems.jobs.definition import JobType
 from workitems.jobs.payloads import run
+from workitems.said import said
 
 CACHE_SECONDS = 5.0
 
@@ -43,19 +44,36 @@ def difference(job_types: Mapping[str, JobType], *, using: str = "owner") -> Dif
     )
 
 
-def sync(job_types: Mapping[str, JobType], *, using: str = "owner") -> Difference:
-    """Write every definition that differs into the table, in one transaction; returns what differed before.
+def sync(job_types: Mapping[str, JobType], *, reason: str = "", using: str = "owner") -> Difference:
+    """Write every definition that differs into the table, audited, in one transaction; returns what differed before.
 
     What operators decide, a hold, stays as it is. Rows without code stay too. Workers notice within seconds.
     """
-    with transaction.atomic(using=using):
+    with said(reason=reason, using=using):
         found = difference(job_types, using=using)
         for name in (*found.added, *found.changed):
             job = job_types[name]
-            with run("put_job_type", {**job.row, "fingerprint": job.fingerprint}, using=using):
+            definition = json.dumps({**job.row, "fingerprint": job.fingerprint}, default=str)
+            with run("put_job_type", {"definition": definition}, using=using):
                 pass
     forget()
     return found
+
+
+def hold(name: str, *, until: datetime, reason: str, using: str = "owner") -> bool:
+    """Keep every worker from claiming a job type until then; work that is claimed goes on. False: no such job type."""
+    with (
+        said(reason=reason, using=using),
+        run("hold_job_type", {"name": name, "until": until, "reason": reason}, using=using) as cursor,
+    ):
+        return cursor.fetchone() == (True,)
+
+
+def release_hold(name: str, *, reason: str = "", using: str = "owner") -> bool | None:
+    """Let workers claim a job type again. False: it was not on hold; None: there is no such job type."""
+    with said(reason=reason, using=using), run("release_hold", {"name": name}, using=using) as cursor:
+        row = cursor.fetchone()
+        return row[0] if row else None
 
 
 def require(job: JobType, *, using: str = "worker") -> None:

@@ -23,6 +23,7 @@ class Command(BaseCommand):
             where = one.add_mutually_exclusive_group(required=True)
             where.add_argument("--tenant", metavar="ID")
             where.add_argument("--all-tenants", action="store_true")
+            one.add_argument("--reason", default="", help="why, for the audit log")
         verbs.add_parser("list", help="every membership")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -38,9 +39,9 @@ class Command(BaseCommand):
         if tenant is not None and not self._tenant_exists(tenant):
             raise CommandError("no such tenant; `manage.py tenant list` shows what is there.")
         if options["verb"] == "add":
-            add_membership(user_id=user.pk, tenant_id=tenant, role=options["role"])
-            self.stdout.write(f"{options['username']} is {options['role']} now")
-        elif remove_membership(user_id=user.pk, tenant_id=tenant, role=options["role"]):
+            changed = add_membership(user_id=user.pk, tenant_id=tenant, role=options["role"], reason=options["reason"])
+            self.stdout.write(f"{options['username']} is {options['role']} {'now' if changed else 'already'}")
+        elif remove_membership(user_id=user.pk, tenant_id=tenant, role=options["role"], reason=options["reason"]):
             self.stdout.write(f"{options['username']} is no longer {options['role']}")
         else:
             raise CommandError("nothing to take away: this person does not have that role there.")

@@ -14,14 +14,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when code and table differ")
+        parser.add_argument("--reason", default="", help="why, for the audit log")
         parser.add_argument("--database", default="owner", help="the alias to write with (default: owner)")
 
-    def handle(self, *args: Any, check: bool, database: str, **options: Any) -> None:
+    def handle(self, *args: Any, check: bool, database: str, reason: str, **options: Any) -> None:
         try:
             job_types = load(settings.JOB_MODULES)
         except BadJobType as error:
             raise CommandError(str(error)) from error
-        found = difference(job_types, using=database) if check else sync(job_types, using=database)
+        found = difference(job_types, using=database) if check else sync(job_types, reason=reason, using=database)
         self._report(found, done=not check)
         if check and not found.is_none:
             raise CommandError("Code and the job_type table differ; run `manage.py sync_job_types`.")
