@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long lint format lock check
+.PHONY: help venv demo test test-long bench lint format lock check
 
 PYTHON := .venv/bin/python
 BOOTSTRAP := @sh deploy/bootstrap.sh
@@ -20,6 +20,9 @@ test: lint ## gates, then the suite; ARGS= goes to pytest
 
 test-long: venv ## the tests marked long: soaks, 10 M rows, model runs
 	@exec $(PYTHON) -m pytest -m long --timeout=0 $(ARGS)
+
+bench: venv ## print what the guard and the history cost: ratios against a bare table, in one run
+	@exec $(PYTHON) -m pytest -m bench -s --timeout=0 -q tests/benchmarks $(ARGS)
 
 lint: venv ## ruff, mypy, import-linter, djade, missing migrations
 	$(PYTHON) -m ruff check .

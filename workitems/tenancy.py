@@ -90,7 +90,7 @@ def take_right(*, role: str, verb: str, reason: str = "", using: str = "owner") 
 def _administer(function: str, arguments: list[Any], *, reason: str, using: str) -> bool | None:
     marks = ", ".join(["%s"] * len(arguments))
     with said(reason=reason, using=using), connections[using].cursor() as cursor:
-        cursor.execute(f"SELECT fencewatch.{function}({marks})", arguments)  # noqa: S608 - this file's own names
+        cursor.execute(f"SELECT fencewatch.{function}({marks})", arguments)
         (changed,) = cursor.fetchone()
     return None if changed is None else bool(changed)
 

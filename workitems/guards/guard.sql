@@ -91,7 +91,7 @@ BEGIN
     END IF;
 
     -- Revoke: an operator ends a claim (operations/actions.sql). Whoever held it can no longer write.
-    IF current_user = 'fencewatch_actions' AND OLD.state = 'claimed' AND NEW.state IN ('queued', 'unknown') AND NEW.fence > OLD.fence THEN
+    IF NEW.fence > OLD.fence AND OLD.state = 'claimed' AND NEW.state IN ('queued', 'unknown') AND current_user = 'fencewatch_actions' THEN
         IF coalesce(current_setting('fencewatch.action', true), '') = '' THEN
             RAISE EXCEPTION 'an operator''s change says its verb and its reason' USING ERRCODE = 'FW002';
         END IF;

@@ -181,7 +181,7 @@ CREATE INDEX work_item_recent ON work_item USING brin (updated_at) WITH (pages_p
 -- History: one row per change of state, fence or effect stamp, written by a trigger, read by the pages
 -- ---------------------------------------------------------------------------------------------------------------
 CREATE TABLE work_event (
-    event_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_id      bigint      GENERATED ALWAYS AS IDENTITY,
     item_id       bigint      NOT NULL,
     tenant_digest bytea       NOT NULL,
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -193,9 +193,9 @@ CREATE TABLE work_event (
     worker        text,                    -- the lease owner that acted, or lost the item
     outcome_code  text,
     detail        jsonb,                   -- a reconcile's verdict and evidence; never an identifier or a payload
-    db_role       name        NOT NULL DEFAULT session_user
+    db_role       name        NOT NULL DEFAULT session_user,
+    PRIMARY KEY (item_id, event_id)        -- the one index that finds events: each costs every change of an item
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
-CREATE INDEX work_event_of_item ON work_event (item_id, event_id);
 -- rates over the last hour; rows arrive in time order, so a block range index costs an insert next to nothing
 CREATE INDEX work_event_recent ON work_event USING brin (at) WITH (pages_per_range = 32, autosummarize = on);
 

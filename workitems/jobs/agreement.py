@@ -66,7 +66,8 @@ def hold(name: str, *, until: datetime, reason: str, using: str = "owner") -> bo
         said(reason=reason, using=using),
         run("hold_job_type", {"name": name, "until": until, "reason": reason}, using=using) as cursor,
     ):
-        return cursor.fetchone() == (True,)
+        row = cursor.fetchone()
+        return row is not None and bool(row[0])
 
 
 def release_hold(name: str, *, reason: str = "", using: str = "owner") -> bool | None:
