@@ -21,12 +21,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict, 
 from django.shortcuts import resolve_url
 from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
+from structlog.contextvars import get_contextvars
 
 from workitems.errors import FencewatchError
 from workitems.identifiers import full, show
 from workitems.models import Membership as MembershipRow
 from workitems.models import Tenant as TenantRow
 from workitems.oversight.scope import Scope
+from workitems.said import software_version
 
 CONTEXT_SECONDS = 30
 STATEMENT_MILLISECONDS = 5_000
@@ -118,6 +120,12 @@ def operator_context(user_id: int, *, username: str = "", writes: bool = False) 
             if not writes:
                 # before the first query: the snapshot is taken there
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            else:
+                cursor.execute(
+                    "SELECT set_config('fencewatch.software_version', %s, true),"
+                    " set_config('fencewatch.request_id', %s, true)",
+                    [software_version(), str(get_contextvars().get("request_id", ""))],
+                )
             cursor.execute(
                 "SELECT pg_backend_pid(), floor(extract(epoch FROM clock_timestamp()))::bigint + %s,"
                 " set_config('statement_timeout', %s, true)",
@@ -224,6 +232,8 @@ def operator_view[**P](
 ) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
     """Let signed-in people only into `view`, run it inside their context, and hand it `request.person`.
 
+    A POST runs in a context that may call operators' functions; everything else reads one snapshot.
+
     Raises: TooSlow, which the middleware turns into a page; TypeError when the view streams, for a generator runs after
     the context ended and would see nothing: a streaming view opens `operator_context` inside its generator.
     """
@@ -233,7 +243,7 @@ def operator_view[**P](
         user = request.user
         if not user.is_authenticated or user.pk is None:
             return signed_out(request)
-        with operator_context(user.pk, username=user.get_username()) as person:
+        with operator_context(user.pk, username=user.get_username(), writes=request.method == "POST") as person:
             request.person = person  # type: ignore[attr-defined]
             response = view(request, *args, **kwargs)  # type: ignore[arg-type]
             if isinstance(response, StreamingHttpResponse):

@@ -1,7 +1,8 @@
-"""The pages. Each reads what its address says, asks one question of `figures`, and answers; none changes anything."""
+"""The pages. Each reads what its address says, asks one question of the rooms below, and answers."""
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import redirect, render
@@ -14,9 +15,22 @@ from dashboard.access import PersonRequest, is_htmx, operator_view
 from dashboard.forms import FilterForm, SignInForm, chips, with_cursor
 from dashboard.tables import WorkTable
 from workitems.errors import BadIdentifier
+from workitems.identifiers import full
+from workitems.operations.search import search
 from workitems.oversight import figures
 from workitems.oversight import find as finding
 
+NO_DIGEST = (
+    "That is not a digest. Paste the name that begins with op_, at least its first four characters, into the box; an"
+    " operation id goes there too, and never into an address."
+)
+# why a search was not made: the status, and what to do
+NOT_SEARCHED = {
+    "too_many": (429, "You have searched thirty times within a minute. Each search is entered; go on in a minute."),
+    "one_at_a_time": (409, "Another search of yours is still running. Send this one again."),
+    "not_permitted": (403, "None of your roles may search by operation id. Paste a digest, or ask for the right."),
+    "not_understood": (400, "That cannot be searched for. Paste one operation id as the producer wrote it."),
+}
 STUCK = ("stalled", "unknown", "quarantined", "failed_terminal")
 ENDED = {
     "idle": "You were signed out after a while without a click. Sign in to go on where you were.",
@@ -63,25 +77,50 @@ def item(request: PersonRequest, digest: bytes) -> HttpResponse:
         raise Http404
     seen = figures.item(request.person.scope, digest, before_event=int(before) if before else None)
     if seen is None:
-        return missing(request)
+        now = finding.current(request.person.scope, digest)
+        return missing(request) if now is None else redirect("item", digest=full(now))
     return _live(request, "item", {"item": seen, "at": seen.at, "before": before}, stamp=seen.stamp)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_view
 def find(request: PersonRequest) -> HttpResponse:
-    """From a digest to its item. The box sends by POST, for what people paste may be no digest and belongs into no log."""
+    """From what a person pastes to an item. The box sends by POST: it may be a raw identifier, which belongs into no log.
+
+    A digest is looked up first. A text that names no item so is searched for as an operation id, which is entered.
+    """
     asked = (request.POST if request.method == "POST" else request.GET).get("q", "")
-    try:
-        wanted = finding.read(asked)
-    except BadIdentifier as error:
-        return _page(request, "find", {"refused": error}, status=400)
-    if wanted.full:
-        return redirect("item", digest=wanted.full)
-    if request.method == "POST":
+    wanted = finding.read(asked)
+    begins = finding.find(request.person.scope, wanted) if wanted and wanted.short else None
+    if request.method != "POST":
+        if begins is None or wanted is None:
+            return _page(request, "find", {"refused": NO_DIGEST}, status=400)
+        return _page(request, "find", {"asked": wanted.short, "found": begins, "at": begins.at})
+    known = finding.current(request.person.scope, bytes.fromhex(wanted.full)) if wanted and wanted.full else None
+    if known is not None:
+        return redirect("item", digest=full(known))
+    if wanted and wanted.says_so and begins and begins.rows:
         return redirect(f"{reverse('find')}?q={wanted.short}")
-    found = finding.find(request.person.scope, wanted)
-    return _page(request, "find", {"asked": wanted.short, "found": found, "at": found.at})
+    return _search(request, asked, begins)
+
+
+def _search(request: PersonRequest, asked: str, begins: finding.Found | None) -> HttpResponse:
+    try:
+        answer = search(asked, key=settings.CONTEXT_KEY or b"")
+    except BadIdentifier as error:
+        reason = f"That is no digest and no operation id: {error}"
+        return _page(request, "find", {"refused": reason}, status=400)
+    if answer.outcome != "applied":
+        status, reason = NOT_SEARCHED[answer.because or ""]
+        return _page(request, "find", {"refused": reason}, status=status)
+    if len(answer.digests) == 1:
+        return redirect("item", digest=full(answer.digests[0]))
+    if answer.digests:
+        found = finding.listed(answer.digests, more=answer.more)
+        return _page(request, "find", {"found": found, "at": found.at})
+    if begins is not None and begins.rows:
+        return _page(request, "find", {"found": begins, "at": begins.at})
+    return _page(request, "find", {"ended_state": answer.ended_state, "ended_at": answer.ended_at})
 
 
 class SignIn(LoginView):

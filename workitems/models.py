@@ -177,3 +177,19 @@ class WorkEvent(ReadOnlyModel):
 
     def __str__(self) -> str:
         return f"{self.verb} under fence {self.fence}"
+
+
+class FormerDigest(ReadOnlyModel):
+    """A digest that an item had under an earlier key: visible until its links cease to resolve."""
+
+    former = models.BinaryField(primary_key=True)
+    op_digest = models.BinaryField()
+
+    objects = ReadOnlyQuerySet["FormerDigest"].as_manager()
+
+    class Meta:
+        managed = False
+        db_table = "former_digest"
+
+    def __str__(self) -> str:
+        return show(bytes(self.former))

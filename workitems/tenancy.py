@@ -5,7 +5,6 @@ from typing import Any
 
 from django.db import connections, models, transaction
 
-from workitems.errors import UnknownTenant
 from workitems.identifiers import check_tenant_id, pads, tenant_digest
 from workitems.said import said
 
@@ -41,21 +40,6 @@ def add_tenant(*, tenant_id: str, label: str = "", using: str = "owner") -> byte
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT fencewatch.add_tenant(%s, %s, %s, %s)", [tenant_id, label, inner, outer])
     return tenant_digest(key, tenant_id=tenant_id)
-
-
-def rotate_tenant_key(*, tenant_id: str, using: str = "owner") -> int:
-    """Give a tenant a new key for rows from now on; returns its version. Earlier rows keep the key they have.
-
-    Raises: UnknownTenant.
-    """
-    inner, outer = pads(secrets.token_bytes(_KEY_BYTES))
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT tenant_id FROM tenant WHERE tenant_id = %s", [tenant_id])
-        if cursor.fetchone() is None:
-            raise UnknownTenant
-        cursor.execute("SELECT fencewatch.rotate_tenant_key(%s, %s, %s)", [tenant_id, inner, outer])
-        (version,) = cursor.fetchone()
-    return int(version)
 
 
 def add_membership(*, user_id: int, tenant_id: str | None, role: str, reason: str = "", using: str = "owner") -> bool:

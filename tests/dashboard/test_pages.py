@@ -240,10 +240,28 @@ def test_a_short_digest_never_finds_a_foreign_item(work: tuple[str, str], north:
 
 
 @pytest.mark.parametrize(
-    "asked", ["", "op_", "op_AB", "op_0189", CANARY, "x" * 200, HOSTILE, "0" * 63, "0" * 65, "\x00"]
+    "asked", ["op_AB", "op_0189", "x" * 200, HOSTILE, "0" * 63, "0" * 64, "0" * 65, "PAY7", "é\u0301"]
 )
-def test_what_is_no_digest_is_answered_with_what_to_paste_and_never_repeated(north: Client, asked: str) -> None:
+def test_what_names_nothing_is_answered_with_what_to_paste_and_never_repeated(
+    work: tuple[str, str], north: Client, asked: str
+) -> None:
     answer = north.post(reverse("find"), {"q": asked})
+    assert answer.status_code == 200
+    body = answer.content.decode()
+    assert "Nothing found" in body
+    assert asked not in body
+
+
+@pytest.mark.parametrize("asked", ["", "  ", "\x00", "x" * 1_001])
+def test_what_can_be_no_identifier_is_refused_with_the_reason(north: Client, asked: str) -> None:
+    answer = north.post(reverse("find"), {"q": asked})
+    assert answer.status_code == 400
+    assert "That is no digest and no operation id:" in answer.content.decode()
+
+
+@pytest.mark.parametrize("asked", ["", "op_AB", CANARY, "x" * 200, "\x00"])
+def test_an_address_never_searches_for_a_raw_id(work: tuple[str, str], north: Client, asked: str) -> None:
+    answer = north.get(reverse("find"), {"q": asked})
     assert answer.status_code == 400
     body = answer.content.decode()
     assert "That is not a digest. Paste the name that begins with op_" in body

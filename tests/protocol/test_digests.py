@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.protocol.stage import add_job_type, enqueue, row
 from workitems.errors import BadIdentifier
 from workitems.identifiers import full, item_digest, pads, parse_full, reference_digest, show, tenant_digest
-from workitems.tenancy import rotate_tenant_key
+from workitems.operations.rotation import rotate_tenant_key
 
 KEY = bytes(range(32))
 text = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1, max_size=40)

@@ -142,7 +142,7 @@ def test_another_tenants_operation_of_that_name_is_its_own(retired: Claim, tenan
 
 
 def test_a_tombstone_answers_after_the_tenants_key_was_rotated(retired: Claim) -> None:
-    from workitems.tenancy import rotate_tenant_key
+    from workitems.operations.rotation import rotate_tenant_key
 
     rotate_tenant_key(tenant_id=retired.tenant_id)
     assert enqueue(retired.tenant_id).outcome == Answer.REPLAY

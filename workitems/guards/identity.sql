@@ -10,15 +10,20 @@ CREATE OR REPLACE FUNCTION fencewatch.keyed_digest(inner_pad bytea, outer_pad by
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN sha256(outer_pad || sha256(inner_pad || message));
 
+-- What stands for an operation, under one of its tenant's keys.
+CREATE OR REPLACE FUNCTION fencewatch.item_digest(inner_pad bytea, outer_pad bytea, of_tenant text, of_operation text) RETURNS bytea
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN fencewatch.keyed_digest(inner_pad, outer_pad, 'fencewatch/item/1'::bytea || fencewatch.length_prefixed(of_tenant)
+                                                     || fencewatch.length_prefixed(of_operation));
+
 -- Fills the digests of a new row. Definer's rights: no login role may read a key.
 CREATE OR REPLACE FUNCTION fencewatch.identify() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     SELECT t.tenant_digest, k.version,
-           fencewatch.keyed_digest(k.inner_pad, k.outer_pad, 'fencewatch/item/1'::bytea
-               || fencewatch.length_prefixed(NEW.tenant_id) || fencewatch.length_prefixed(NEW.operation_id))
+           fencewatch.item_digest(k.inner_pad, k.outer_pad, NEW.tenant_id, NEW.operation_id)
       INTO NEW.tenant_digest, NEW.digest_key_version, NEW.op_digest
-      FROM public.tenant t JOIN fencewatch.tenant_key k ON k.tenant_id = t.tenant_id AND k.retired_at IS NULL
+      FROM public.tenant t JOIN fencewatch.tenant_key k ON k.tenant_id = t.tenant_id
      WHERE t.tenant_id = NEW.tenant_id
      ORDER BY k.version DESC LIMIT 1;
     IF NOT FOUND THEN
@@ -43,21 +48,6 @@ BEGIN
     INSERT INTO public.tenant (tenant_id, tenant_digest, label) VALUES (new_id, digest, new_label);
     INSERT INTO fencewatch.tenant_key (tenant_id, version, inner_pad, outer_pad) VALUES (new_id, 1, new_inner, new_outer);
     RETURN digest;
-END $$;
-
--- A new key for one tenant: rows from now on carry its version, rows of before keep theirs and stay found by it.
-CREATE OR REPLACE FUNCTION fencewatch.rotate_tenant_key(of_tenant text, new_inner bytea, new_outer bytea) RETURNS int
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    next_version int;
-BEGIN
-    PERFORM 1 FROM public.tenant WHERE tenant_id = of_tenant FOR UPDATE;   -- two rotations at once take turns
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'unknown tenant' USING ERRCODE = 'FW001';
-    END IF;
-    SELECT max(version) + 1 INTO next_version FROM fencewatch.tenant_key WHERE tenant_id = of_tenant;
-    INSERT INTO fencewatch.tenant_key (tenant_id, version, inner_pad, outer_pad) VALUES (of_tenant, next_version, new_inner, new_outer);
-    RETURN next_version;
 END $$;
 
 -- ---------------------------------------------------------------------------------------------------------------

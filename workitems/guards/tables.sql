@@ -28,7 +28,6 @@ CREATE TABLE fencewatch.tenant_key (
     inner_pad  bytea       NOT NULL CHECK (octet_length(inner_pad) = 64),
     outer_pad  bytea       NOT NULL CHECK (octet_length(outer_pad) = 64),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    retired_at timestamptz,
     PRIMARY KEY (tenant_id, version)
 );
 

@@ -2,13 +2,14 @@
 
 import datetime
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workitems.errors import BadIdentifier
-from workitems.models import WorkItem
+from workitems.models import FormerDigest, WorkItem
 from workitems.oversight.lists import database_clock
 from workitems.oversight.rows import Row, rows_of
 from workitems.oversight.scope import Scope
+from workitems.querysets import WorkItemQuerySet
 
 MOST = 20
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -23,6 +24,7 @@ class Wanted:
 
     full: str = ""
     short: str = ""
+    says_so: bool = False  # it begins with op_: no guess of ours
 
     @property
     def range(self) -> tuple[bytes, bytes]:
@@ -45,22 +47,32 @@ class Found:
     more: bool
 
 
-def read(text: str) -> Wanted:
-    """Understand a pasted digest. Spaces around and gaps between groups do not matter.
-
-    Raises: BadIdentifier with what to paste. The message never repeats the text: it may be somebody's raw identifier.
-    """
+def read(text: str) -> Wanted | None:
+    """Understand a pasted digest; None when it is none. Spaces around and gaps between groups do not matter."""
     bare = re.sub(r"[\s-]", "", text)
     if _FULL.fullmatch(bare):
         return Wanted(full=bare.lower())
     short = _SHORT.fullmatch(bare.upper())
     if short is None:
-        raise BadIdentifier(
-            "that is not a digest. Paste the name that begins with op_, at least its first four characters, or all 64"
-            " hexadecimal digits; both stand on every item's page. A raw operation id finds nothing here."
-        )
+        return None
     groups = [short[1][i : i + 4] for i in range(0, len(short[1]), 4)]
-    return Wanted(short="op_" + "-".join(groups))
+    return Wanted(short="op_" + "-".join(groups), says_so=bare.upper().startswith("OP_"))
+
+
+def current(scope: Scope, digest: bytes) -> bytes | None:
+    """The digest by which an item is found today: this one, or its successor while the old link resolves; else None."""
+    if _whose(scope).filter(op_digest=digest).exists():
+        return digest
+    moved = FormerDigest.objects.filter(former=digest).values_list("op_digest", flat=True).first()
+    if moved is None or not _whose(scope).filter(op_digest=moved).exists():
+        return None
+    return bytes(moved)
+
+
+def listed(digests: Sequence[bytes], *, more: bool) -> Found:
+    """These items, as a list."""
+    at = database_clock()
+    return Found(rows=rows_of(digests, at=at), at=at, more=more)
 
 
 def find(scope: Scope, wanted: Wanted) -> Found:
@@ -69,8 +81,10 @@ def find(scope: Scope, wanted: Wanted) -> Found:
     A range, not LIKE: under row security LIKE could not use the index.
     """
     first, last = wanted.range
-    whose = WorkItem.objects.for_all() if scope.sees_all else WorkItem.objects.for_tenants(scope.tenants)
-    inside = whose.filter(op_digest__gte=first, op_digest__lte=last).order_by("op_digest")
+    inside = _whose(scope).filter(op_digest__gte=first, op_digest__lte=last).order_by("op_digest")
     digests = [bytes(digest) for digest in inside.values_list("op_digest", flat=True)[: MOST + 1]]
-    at = database_clock()
-    return Found(rows=rows_of(digests[:MOST], at=at), at=at, more=len(digests) > MOST)
+    return listed(digests[:MOST], more=len(digests) > MOST)
+
+
+def _whose(scope: Scope) -> WorkItemQuerySet[WorkItem]:
+    return WorkItem.objects.for_all() if scope.sees_all else WorkItem.objects.for_tenants(scope.tenants)

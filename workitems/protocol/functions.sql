@@ -5,8 +5,7 @@
 CREATE OR REPLACE FUNCTION fencewatch.tombstone_of(of_tenant text, of_operation text) RETURNS SETOF public.tombstone
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp ROWS 1 AS $$
     SELECT t.* FROM fencewatch.tenant_key k JOIN public.tombstone t
-        ON t.op_digest = fencewatch.keyed_digest(k.inner_pad, k.outer_pad, 'fencewatch/item/1'::bytea
-               || fencewatch.length_prefixed(of_tenant) || fencewatch.length_prefixed(of_operation))
+        ON t.op_digest = fencewatch.item_digest(k.inner_pad, k.outer_pad, of_tenant, of_operation)
      WHERE k.tenant_id = of_tenant AND EXISTS (SELECT FROM public.tombstone)
      ORDER BY t.written_at DESC LIMIT 1
 $$;
