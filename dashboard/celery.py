@@ -27,12 +27,13 @@ _shutting_down = RawValue("b", 0)
 app = Celery("fencewatch")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.update(
-    imports=("workitems.jobs.tasks",),
+    imports=("workitems.jobs.tasks", "workitems.oversight.tasks"),
     # In memory: a schedule of seconds needs no file that remembers when it last ran.
     beat_scheduler="celery.beat:Scheduler",
     beat_schedule={
         "wake": {"task": "fencewatch.wake", "schedule": settings.WAKE_EVERY_SECONDS},
         "sweep": {"task": "fencewatch.sweep", "schedule": settings.SWEEP_EVERY_SECONDS},
+        "seal": {"task": "fencewatch.seal", "schedule": settings.SEAL_EVERY_SECONDS},
     },
 )
 

@@ -192,6 +192,7 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 JOB_MODULES = environment.words("FENCEWATCH_JOB_MODULES")
 WAKE_EVERY_SECONDS = environment.number("FENCEWATCH_WAKE_EVERY_SECONDS", default=2, least=1, most=3600)
 SWEEP_EVERY_SECONDS = environment.number("FENCEWATCH_SWEEP_EVERY_SECONDS", default=5, least=1, most=3600)
+SEAL_EVERY_SECONDS = environment.number("FENCEWATCH_SEAL_EVERY_SECONDS", default=10, least=1, most=3600)
 # How long one wake-up goes on claiming, and how long the item in hand may then take before the worker breaks it off.
 WAKE_BUDGET_SECONDS = environment.number("FENCEWATCH_WAKE_BUDGET_SECONDS", default=10, least=1, most=3600)
 WAKE_SOFT_LIMIT_SECONDS = environment.number("FENCEWATCH_WAKE_SOFT_LIMIT_SECONDS", default=300, least=10, most=86_400)

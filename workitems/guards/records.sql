@@ -47,12 +47,16 @@ CREATE TABLE audit_text (
 CREATE TABLE audit_seal (
     seal_id       bigint      PRIMARY KEY,      -- 1, 2, 3, ... without a gap
     sealed_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-    horizon       xid8        NOT NULL,         -- every transaction before this one had ended
+    horizon       xid8        NOT NULL,         -- every transaction before this one had ended: its entries are in or before
     entries       bigint      NOT NULL CHECK (entries > 0),   -- in this batch,
     entries_total bigint      NOT NULL,                       -- and up to its end
     root          bytea       NOT NULL CHECK (octet_length(root) = 32),
     previous      bytea       NOT NULL CHECK (octet_length(previous) = 32),
     chained       bytea       NOT NULL CHECK (octet_length(chained) = 32)
+);
+-- The entries that no batch has yet: written with the entry, taken away with its leaf.
+CREATE TABLE audit_unsealed (
+    entry_id bigint NOT NULL PRIMARY KEY REFERENCES audit_entry
 );
 -- Which entry is which leaf of which batch.
 CREATE TABLE audit_leaf (
@@ -74,7 +78,7 @@ CREATE TABLE verb_right (
 );
 INSERT INTO verb_right (role, verb) VALUES
     ('viewer', 'search'), ('operator', 'search'), ('approver', 'search'), ('auditor', 'search'),
-    ('operator', 'revoke'), ('operator', 'hold'), ('operator', 'release_hold'),
+    ('auditor', 'read_audit'), ('operator', 'revoke'), ('operator', 'hold'), ('operator', 'release_hold'),
     ('operator', 'propose_lossless'), ('operator', 'confirm_lossless'), ('operator', 'withdraw_lossless');
 
 -- ---------------------------------------------------------------------------------------------------------------

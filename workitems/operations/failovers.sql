@@ -24,14 +24,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_agg(r.timeline) FROM reached r
 $$;
 
--- Whether the person of the signed context may use a verb on one tenant's work; null: on what concerns every tenant, for
--- which only a membership in all of them counts. Memberships are read now, not as the context was minted.
-CREATE OR REPLACE FUNCTION fencewatch.person_may(of_verb text, of_tenant bytea) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (SELECT FROM public.membership m JOIN public.verb_right r ON r.role = m.role AND r.verb = of_verb
-                    WHERE m.user_id = fencewatch.context_user() AND (m.tenant_id IS NULL OR m.tenant_digest = of_tenant))
-$$;
-
 -- One human with two accounts is one person: the same account, or the same e-mail address.
 CREATE OR REPLACE FUNCTION fencewatch.same_person(one bigint, other bigint) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -119,7 +111,7 @@ GRANT SELECT, INSERT, UPDATE ON lossless_failover TO fencewatch_actions;
 GRANT SELECT ON lossless_failover TO fencewatch_web;
 GRANT EXECUTE ON FUNCTION fencewatch.nothing_lost(bigint, bigint), fencewatch.safe_timelines()
     TO fencewatch_web, fencewatch_worker, fencewatch_keeping, fencewatch_actions;
-GRANT EXECUTE ON FUNCTION fencewatch.person_may(text, bytea), fencewatch.same_person(bigint, bigint), fencewatch.timeline(),
+GRANT EXECUTE ON FUNCTION fencewatch.same_person(bigint, bigint), fencewatch.timeline(),
     fencewatch.context_user(), fencewatch.context_parts() TO fencewatch_actions;
 GRANT EXECUTE ON FUNCTION fencewatch.propose_lossless(bigint, bigint, text, text), fencewatch.confirm_lossless(bigint, text),
     fencewatch.withdraw_lossless(bigint, text) TO fencewatch_web;
