@@ -8,8 +8,6 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg import IsolationLevel, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-WEB_STATEMENT_TIMEOUT_MS = 5000
-
 
 def text(name: str, *, default: str = "") -> str:
     """The value without the space around it; the default where it is absent or empty."""
@@ -75,12 +73,15 @@ def path_prefix(name: str) -> str | None:
     return value
 
 
-def database(name: str, *, application: str, settings: dict[str, str], pool: int = 0, **options: Any) -> dict[str, Any]:
+def database(
+    name: str, *, application: str, settings: dict[str, str] | None, pool: int = 0, **options: Any
+) -> dict[str, Any]:
     """
     A Django database from a PostgreSQL URL; empty where the variable is absent.
 
-    ``settings`` are PostgreSQL settings of each session, ``pool`` the most connections a process may hold (0: no pool).
-    The URL's own parameters (sslmode, several hosts with target_session_attrs, ...) are passed on.
+    ``settings`` are PostgreSQL settings of each session; None asks for none and keeps nothing on the session, so that a
+    pooler in transaction mode may stand between. ``pool`` is the most connections a process may hold (0: no pool). The
+    URL's own parameters (sslmode, several hosts with target_session_attrs, ...) are passed on.
     """
     value = text(name)
     if not value:
@@ -98,10 +99,11 @@ def database(name: str, *, application: str, settings: dict[str, str], pool: int
     if not re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
         raise ImproperlyConfigured(f"{name} names a port that is not a number.")
     named = {part: parts.pop(part, "") for part in ("dbname", "user", "password", "host", "port", "options")}
-    # A claim under REPEATABLE READ fails where READ COMMITTED takes the next row, whatever the database's default is. The
-    # driver's isolation level reaches explicit transactions only; single statements follow the session's default.
-    pinned = {"default_transaction_isolation": r"read\ committed", **settings}
-    session = " ".join([str(named["options"] or ""), *(f"-c {word}={setting}" for word, setting in pinned.items())])
+    session = str(named["options"] or "")
+    if settings is not None:
+        # The driver's isolation level reaches explicit transactions only; single statements follow the session's default.
+        pinned = {"default_transaction_isolation": r"read\ committed", **settings}
+        session = " ".join([session, *(f"-c {word}={setting}" for word, setting in pinned.items())]).strip()
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": named["dbname"],
@@ -114,11 +116,11 @@ def database(name: str, *, application: str, settings: dict[str, str], pool: int
         # A pool and Django's persistent connections exclude each other.
         "CONN_MAX_AGE": 0 if pool else 60,
         "CONN_HEALTH_CHECKS": not pool,
-        "DISABLE_SERVER_SIDE_CURSORS": False,
+        "DISABLE_SERVER_SIDE_CURSORS": settings is None,
         "OPTIONS": {
             "application_name": f"fencewatch {application}",
             "connect_timeout": 5,
-            "options": session.strip(),
+            **({"options": session} if session else {}),
             # Values bound by the server do not stand in pg_stat_activity, where each session of the role could read them.
             "server_side_binding": True,
             "isolation_level": IsolationLevel.READ_COMMITTED,

@@ -25,11 +25,8 @@ SERVES_PAGES = bool(environment.text("DATABASE_URL"))
 # Databases: one alias per role
 # ---------------------------------------------------------------------------------------------------------------------
 _POOL = environment.number("FENCEWATCH_POOL_SIZE", default=8, least=0, most=100)
-_READS = {
-    "statement_timeout": f"{environment.WEB_STATEMENT_TIMEOUT_MS}ms",
-    "idle_in_transaction_session_timeout": "15s",
-    "lock_timeout": "2s",
-}
+# The pages keep nothing on a session, and their roles bring their timeouts along (see `manage.py roles`): a pooler in
+# transaction mode may stand between. Workers and keepers need connections of their own.
 # The guard takes a session as one that stamps its effects only if it says so; see design of the begin verb.
 _WORKS = {
     "plan_cache_mode": "force_generic_plan",
@@ -37,8 +34,8 @@ _WORKS = {
     "idle_in_transaction_session_timeout": "60s",
 }
 _ROLES = {
-    "default": environment.database("DATABASE_URL", application="web", settings=_READS, pool=_POOL),
-    "accounts": environment.database("ACCOUNTS_DATABASE_URL", application="accounts", settings=_READS, pool=_POOL),
+    "default": environment.database("DATABASE_URL", application="web", settings=None, pool=_POOL),
+    "accounts": environment.database("ACCOUNTS_DATABASE_URL", application="accounts", settings=None, pool=_POOL),
     "worker": environment.database("WORKER_DATABASE_URL", application="worker", settings=_WORKS, prepare_threshold=1),
     "keeper": environment.database("KEEPER_DATABASE_URL", application="keeper", settings=_WORKS, prepare_threshold=1),
     "owner": environment.database(

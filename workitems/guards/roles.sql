@@ -34,6 +34,25 @@ ALTER ROLE fencewatch_worker PASSWORD '{{worker_password}}';
 ALTER ROLE fencewatch_reconciler PASSWORD '{{reconciler_password}}';
 ALTER ROLE fencewatch_keeper PASSWORD '{{keeper_password}}';
 
+-- What every session of a role starts with, also behind a pooler, which hands on no startup option of its clients.
+DO $sessions$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['fencewatch_web', 'fencewatch_accounts', 'fencewatch_worker', 'fencewatch_reconciler',
+                                'fencewatch_keeper', 'fencewatch_migrator'] LOOP
+        -- Under REPEATABLE READ a claim fails where READ COMMITTED takes the next row, whatever the database's default is.
+        EXECUTE format('ALTER ROLE %I SET default_transaction_isolation = ''read committed''', role);
+        EXECUTE format('ALTER ROLE %I SET timezone = ''UTC''', role);
+    END LOOP;
+    FOREACH role IN ARRAY ARRAY['fencewatch_web', 'fencewatch_accounts'] LOOP
+        EXECUTE format('ALTER ROLE %I SET statement_timeout = ''5s''', role);
+        EXECUTE format('ALTER ROLE %I SET lock_timeout = ''2s''', role);
+        EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = ''15s''', role);
+    END LOOP;
+END
+$sessions$;
+
 -- INHERIT FALSE: the migrator has to say SET ROLE, so nothing is owned by accident.
 GRANT fencewatch_owner TO fencewatch_migrator WITH INHERIT FALSE, SET TRUE;
 GRANT fencewatch_actions TO fencewatch_owner WITH INHERIT FALSE, SET TRUE;
