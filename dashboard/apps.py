@@ -9,4 +9,6 @@ class DashboardConfig(AppConfig):
 
     def ready(self) -> None:
         # Binds the shared tasks to this project's broker in every process, so that producers can send wake-ups.
-        from dashboard import celery  # noqa: F401
+        from dashboard import celery, checks  # noqa: F401
+
+        checks.listen()

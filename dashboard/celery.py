@@ -62,6 +62,9 @@ def require_worker_settings(**_: Any) -> None:
     _require("CELERY_BROKER_URL", because="workers are woken through it")
     _require("WORKER_DATABASE_URL", because="workers claim under that role")
     _require("KEEPER_DATABASE_URL", because="sweeps run under that role")
+    from dashboard.checks import require_bound_roles
+
+    require_bound_roles("worker", "keeper")
 
 
 @signals.beat_init.connect

@@ -6,7 +6,9 @@ forwarded headers reach the application from any peer, so bind to the loopback a
 reaches, and let the proxy overwrite them.
 """
 
+import os
 import sys
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -23,6 +25,15 @@ try:
 except ImproperlyConfigured as error:
     # One sentence for the person who starts it, no stack.
     sys.exit(f"Fencewatch cannot start: {error}")
+
+
+def on_starting(server: Any) -> None:
+    """Refuse to serve under a role that the database's rules do not bind."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    from dashboard.checks import require_bound_roles
+
+    require_bound_roles("default", "accounts")
+
 
 wsgi_app = "dashboard.wsgi"
 worker_class = "gthread"
