@@ -116,12 +116,17 @@ def test_a_claim_that_runs_says_how_long_its_lease_and_its_silence_are(people: t
 def test_an_item_held_by_a_worker_that_does_not_stamp_may_have_acted(people: tuple[str, str], superuser: Any) -> None:
     add_job_type("open.job", target="A", foreign_claims=True)
     digest = enqueue(people[0], job_type="open.job").op_digest
+    (limit,) = open_item(digest).foreign_limits
+    assert "may claim this job type" in limit
     superuser.execute(
         "UPDATE work_item SET state = 'claimed', fence = fence + 1, lease_owner = 'old-worker', attempts = attempts + 1,"
         " lease_expires_at = clock_timestamp() + interval '60 seconds'"
     )
     found = open_item(digest)
     assert (found.foreign_held, found.begun, found.effect_at, found.held_by_foreign_worker) == (True, True, None, True)
+    superuser.execute("UPDATE job_type SET foreign_claims = false")
+    (limit,) = open_item(digest).foreign_limits
+    assert "a lost lease counts as acted" in limit
 
 
 @pytest.mark.parametrize("state", [State.UNKNOWN, State.QUEUED, State.CLAIMED])

@@ -91,6 +91,22 @@ class Item(Row):
         return self.lease_owner is not None and self.stamping_fence != self.fence
 
     @property
+    def foreign_limits(self) -> tuple[str, ...]:
+        """What nobody can say of an item that a worker held, or may come to hold, which knows the article's statements only."""
+        limits = []
+        if self.foreign_held:
+            limits.append(
+                "Held by a worker that knows only the article's statements. It stamps no effect: nobody can say whether or"
+                " when that claim acted, and a lost lease counts as acted."
+            )
+        if self.facts.foreign_claims:
+            limits.append(
+                "Workers that know only the article's statements may claim this job type. Their claims are never called"
+                " “never begun”, and may show as lying: their heartbeats tell of no progress."
+            )
+        return tuple(limits)
+
+    @property
     def key_window_left_seconds(self) -> float | None:
         """Of a type C item that has begun: how long the provider still remembers its key; negative once that is over."""
         if self.facts.key_window_seconds is None or self.first_effect_at is None:

@@ -27,6 +27,7 @@ class JobFacts:
     attempts_ceiling: int | None = None
     reconciles: bool = False
     no_reconciler_because: str = ""
+    foreign_claims: bool = False
     held_until: datetime.datetime | None = None
     held_reason: str = ""
     key_window_seconds: int | None = None
