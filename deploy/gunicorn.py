@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+import django
 from django.core.exceptions import ImproperlyConfigured
 
 try:
@@ -28,8 +29,13 @@ except ImproperlyConfigured as error:
 
 
 def on_starting(server: Any) -> None:
-    """Refuse to serve under a role that the database's rules do not bind."""
+    """
+    Refuse to serve under a role that the database's rules do not bind.
+
+    The application is loaded for it, before the workers fork: a new version needs a restart, SIGHUP keeps the old one.
+    """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dashboard.settings")
+    django.setup()
     from dashboard.checks import require_bound_roles
 
     require_bound_roles("default", "accounts")
