@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long bench lint format lock check
+.PHONY: help venv demo test test-long bench lint format manifest lock check
 
 PYTHON := .venv/bin/python
 BOOTSTRAP := @sh deploy/bootstrap.sh
@@ -36,6 +36,10 @@ format: venv ## put code and templates into the house's form
 	$(PYTHON) -m ruff check --fix-only .
 	$(PYTHON) -m ruff format .
 	@git ls-files -co --exclude-standard 'templates/*.html' | xargs -r .venv/bin/djade --target-version 6.1
+
+manifest: venv ## write what a fresh database's catalog says, after a change of its SQL
+	@FENCEWATCH_TEST_WRITE_MANIFEST=1 exec $(PYTHON) -m pytest -q tests/ground/test_drift.py -k fresh_database
+	@git --no-pager diff --stat workitems/guards/manifest.txt
 
 check: venv ## Django's deployment check on the settings in the environment
 	@exec $(PYTHON) manage.py check --deploy --fail-level WARNING

@@ -3,7 +3,7 @@
 -- The number of the server's timeline: changes when a standby is promoted.
 CREATE OR REPLACE FUNCTION fencewatch.timeline() RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL SAFE
-AS $$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint $$;
+RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
 
 -- No fence at or below this is given out again: raised when a cluster comes back from a dump or an older point in time,
 -- where the timeline starts anew. A function, so that the guard pays nothing for it.

@@ -29,15 +29,26 @@ def fingerprint() -> str:
     return hashlib.sha256("\0".join(sql(name) for name in FILES).encode()).hexdigest()
 
 
-def install(*, using: str = "owner") -> bool:
+def is_current(*, using: str = "owner") -> bool:
+    """Whether the database was laid by this very text."""
+    with connections[using].cursor() as cursor:
+        return _laid(cursor) == fingerprint()
+
+
+def _laid(cursor: Any) -> str | None:
+    cursor.execute("SELECT fingerprint FROM fencewatch.installed")
+    found = cursor.fetchone()
+    return found and str(found[0])
+
+
+def install(*, using: str = "owner", again: bool = False) -> bool:
     """Lay functions, triggers, policies and rights anew, unless the database has this very text; whether it did so.
 
-    Takes the work table for itself for a moment; gives up, having changed nothing, when it cannot have it in 3 seconds.
+    ``again`` lays them in any case. Takes the work table for itself for a moment; gives up, having changed nothing, when it
+    cannot have it in 3 seconds.
     """
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("SELECT fingerprint FROM fencewatch.installed")
-        found = cursor.fetchone()
-        if found is not None and found[0] == fingerprint():
+        if not again and _laid(cursor) == fingerprint():
             return False
         lay(cursor)
     return True

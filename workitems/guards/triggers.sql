@@ -12,6 +12,7 @@ ALTER TABLE work_item ENABLE ALWAYS TRIGGER guard, ENABLE ALWAYS TRIGGER identif
     ENABLE ALWAYS TRIGGER only_buried, ENABLE ALWAYS TRIGGER never_truncated, ENABLE ALWAYS TRIGGER record_enqueued, ENABLE ALWAYS TRIGGER record_changed;
 
 CREATE TRIGGER identify_member BEFORE INSERT OR UPDATE ON membership FOR EACH ROW EXECUTE FUNCTION fencewatch.identify_member();
+ALTER TABLE membership ENABLE ALWAYS TRIGGER identify_member;
 
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON work_event FOR EACH ROW EXECUTE FUNCTION fencewatch.refuse_removal();
 CREATE TRIGGER never_truncated BEFORE TRUNCATE ON work_event FOR EACH STATEMENT EXECUTE FUNCTION fencewatch.refuse_removal();

@@ -2,17 +2,6 @@
 -- the claim that acted may be lost. Two persons who looked (the old primary's last position was replayed) may lift that for
 -- one step from timeline to timeline: one proposes with evidence, another confirms before the proposal expires.
 
--- Whether no failover from one timeline to a later one may have lost a claim: every step between is on record as lossless.
-CREATE OR REPLACE FUNCTION fencewatch.nothing_lost(since bigint, until bigint) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    WITH RECURSIVE reached (timeline) AS (
-        SELECT since
-        UNION
-        SELECT f.to_timeline FROM reached r JOIN public.lossless_failover f ON f.from_timeline = r.timeline
-         WHERE f.confirmed_at IS NOT NULL AND f.withdrawn_at IS NULL)
-    SELECT coalesce(bool_or(r.timeline = until), false) FROM reached r
-$$;
-
 -- The timelines from which nothing was lost up to now, this one among them: read once a statement by the pages.
 CREATE OR REPLACE FUNCTION fencewatch.safe_timelines() RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -177,21 +177,31 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Whether no failover from one timeline to a later one may have lost a claim: every step between is on record as lossless.
+CREATE OR REPLACE FUNCTION fencewatch.nothing_lost(since bigint, until bigint) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE reached (timeline) AS (
+        SELECT since
+        UNION
+        SELECT f.to_timeline FROM reached r JOIN public.lossless_failover f ON f.from_timeline = r.timeline
+         WHERE f.confirmed_at IS NOT NULL AND f.withdrawn_at IS NULL)
+    SELECT coalesce(bool_or(r.timeline = until), false) FROM reached r
+$$;
+
 -- Whether a failover since a timeline may have lost a claim: the server has another one now, and the steps between are not
 -- on record as lossless (operations/failovers.sql).
 CREATE OR REPLACE FUNCTION fencewatch.may_be_lost(since bigint) RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL SAFE
-AS $$ SELECT CASE WHEN since = fencewatch.timeline() THEN false ELSE NOT fencewatch.nothing_lost(since, fencewatch.timeline()) END $$;
+RETURN CASE WHEN since = fencewatch.timeline() THEN false ELSE NOT fencewatch.nothing_lost(since, fencewatch.timeline()) END;
 
 -- Whether an earlier claim may have acted on an item: one had begun, or one held it that does not stamp, or one may
 -- have been lost in a failover since the enqueue. An answer that cleared exactly this attempt lifts it. Type A is excepted,
 -- since its effect and completion commit together; but it never stamps, so a stamp proves that the item began under
 -- another target, which the job type had then.
 CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item, target text) RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-    SELECT (item.effect_fence IS NOT NULL OR target <> 'A' AND (item.foreign_held OR fencewatch.may_be_lost(item.enqueue_timeline)))
-           AND item.cleared_for_attempt IS DISTINCT FROM item.attempts
-$$;
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN (item.effect_fence IS NOT NULL OR target <> 'A' AND (item.foreign_held OR fencewatch.may_be_lost(item.enqueue_timeline)))
+       AND item.cleared_for_attempt IS DISTINCT FROM item.attempts;
 
 -- Move on what ran out of attempts and lease, at most max_rows at a time. Never begun under a claim that stamps: queued
 -- again, or failed_terminal (never_begun) at the job type's ceiling. Anything else: unknown. SKIP LOCKED, so a sweep never
