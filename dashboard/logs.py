@@ -8,9 +8,11 @@ from typing import Any
 
 import structlog
 from django.core.exceptions import ImproperlyConfigured
+from django.urls import Resolver404, get_script_prefix, resolve
 from structlog.typing import EventDict, WrappedLogger
 
 FRAMES = 12
+NOT_OURS = "(an address of no page)"
 
 
 def exception_without_values(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -34,11 +36,24 @@ def exception_without_values(logger: WrappedLogger, method: str, event: EventDic
     return event
 
 
-def request_without_query(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """A hand-typed query string may hold a raw identifier; the path and its full digests say enough."""
+def request_without_raw_text(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """
+    Leave of a request its method and its path, and the path only where it is one of ours.
+
+    What people type into an address by hand, in the query string or as a path, may be a raw identifier.
+    """
     if isinstance(event.get("request"), str):
-        event["request"] = event["request"].partition("?")[0]
+        verb, _, path = event["request"].partition("?")[0].partition(" ")
+        event["request"] = f"{verb} {path if _is_ours(path) else NOT_OURS}"
     return event
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        resolve("/" + path.removeprefix(get_script_prefix()).lstrip("/"))
+    except Resolver404:
+        return False
+    return True
 
 
 _SHARED: list[Any] = [
@@ -47,7 +62,7 @@ _SHARED: list[Any] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.PositionalArgumentsFormatter(),
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    request_without_query,
+    request_without_raw_text,
     exception_without_values,
 ]
 

@@ -46,7 +46,8 @@ said (object, detail) AS (
     SELECT 'setting ' || name || ' of ' || CASE setrole WHEN 0 THEN 'every role' ELSE pg_get_userbyid(setrole) END || CASE WHEN here THEN ' in this database' ELSE '' END, value
       FROM setting
      WHERE name IN ('search_path', 'session_replication_role', 'row_security', 'role', 'timezone', 'statement_timeout', 'lock_timeout',
-                    'idle_in_transaction_session_timeout', 'session_preload_libraries', 'local_preload_libraries')
+                    'idle_in_transaction_session_timeout', 'log_error_verbosity', 'log_min_error_statement', 'log_parameter_max_length',
+                    'log_parameter_max_length_on_error', 'session_preload_libraries', 'local_preload_libraries')
         OR name LIKE 'default\_transaction\_%%' OR name LIKE 'fencewatch.%%'
     UNION ALL
     SELECT 'rights of ' || CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee) END || ' on the database',

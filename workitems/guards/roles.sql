@@ -53,6 +53,24 @@ BEGIN
 END
 $sessions$;
 
+-- What the server writes into its own log of a failed or slow statement of these roles: neither the row, which the detail
+-- of a violated constraint quotes, nor the statement, nor its parameters. Only a superuser can choose that.
+DO $server_log$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['fencewatch_web', 'fencewatch_accounts', 'fencewatch_worker', 'fencewatch_reconciler',
+                                'fencewatch_keeper', 'fencewatch_migrator'] LOOP
+        EXECUTE format('ALTER ROLE %I SET log_error_verbosity = terse', role);
+        EXECUTE format('ALTER ROLE %I SET log_min_error_statement = panic', role);
+        EXECUTE format('ALTER ROLE %I SET log_parameter_max_length = 0', role);
+        EXECUTE format('ALTER ROLE %I SET log_parameter_max_length_on_error = 0', role);
+    END LOOP;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'the server log may quote rows and parameters of failed statements: a superuser can set log_error_verbosity, log_min_error_statement and log_parameter_max_length for the fencewatch roles';
+END
+$server_log$;
+
 -- INHERIT FALSE: the migrator has to say SET ROLE, so nothing is owned by accident.
 GRANT fencewatch_owner TO fencewatch_migrator WITH INHERIT FALSE, SET TRUE;
 GRANT fencewatch_actions TO fencewatch_owner WITH INHERIT FALSE, SET TRUE;
