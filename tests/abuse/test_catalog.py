@@ -13,7 +13,14 @@ import pytest
 WITHOUT_ROW_SECURITY = {
     *("auth_group", "auth_group_permissions", "auth_permission", "auth_user", "auth_user_groups"),
     *("auth_user_user_permissions", "django_content_type", "django_migrations", "django_session"),
-    *("job_type", "verb_right", "fencewatch.context_key", "fencewatch.installed", "fencewatch.tenant_key"),
+    *(
+        "job_type",
+        "verb_right",
+        "fencewatch.adoption",
+        "fencewatch.context_key",
+        "fencewatch.installed",
+        "fencewatch.tenant_key",
+    ),
 }
 OURS = "n.nspname IN ('public', 'fencewatch')"
 TABLES = f"FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {OURS}"

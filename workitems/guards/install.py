@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+from django.core.management.base import CommandError
 from django.db import connections, transaction
 
 from workitems.guards import sql
@@ -72,12 +73,49 @@ def _run(cursor: Any, text: str) -> None:
     cursor.connection.execute(text.encode())
 
 
+# Said by adopt on its own connection, for the migrations that it runs.
+ADOPTING = "fencewatch.adopting"
+UNADOPTED = (
+    "public.work_item exists and is not Fencewatch's: `manage.py adopt` takes it over in place, rows and all, while its"
+    " workers go on. `manage.py help adopt` says how."
+)
+
+
+def make_work_item(apps: Any, schema_editor: Any) -> None:
+    """
+    Migration 0001: make the work table; one that is there already is left to adopt.
+
+    Raises CommandError where nobody adopts.
+    """
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(current_setting(%s, true), '') = 'on', EXISTS (SELECT FROM pg_class c"
+            " WHERE c.relname = 'work_item' AND c.relnamespace = 'public'::regnamespace)",
+            [ADOPTING],
+        )
+        adopting, exists = cursor.fetchone()
+        if exists and not adopting:
+            raise CommandError(UNADOPTED)
+        if not exists:
+            _run(cursor, sql("guards/work_item.sql"))
+
+
+def is_being_adopted(cursor: Any) -> bool:
+    """Whether the work table has not got its last column yet, or not its guard: adopt goes on with it."""
+    cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_class c WHERE c.relname = 'work_item' AND c.relnamespace = 'public'::regnamespace"
+        " AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'item_id'"
+        "                  AND a.attidentity = 'a'))"
+    )
+    return bool(cursor.fetchone()[0])
+
+
 def after_migrate(*, using: str, **ignored: Any) -> None:
     """Receiver of post_migrate: the database has what this version of the files says."""
     if using != "owner":
         return
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT to_regclass('fencewatch.installed') IS NOT NULL")
-        if not cursor.fetchone()[0]:
+        if not cursor.fetchone()[0] or is_being_adopted(cursor):
             return
     install(using=using)

@@ -83,7 +83,7 @@ BEGIN
     EXECUTE format('GRANT CREATE ON DATABASE %I TO fencewatch_owner', current_database());
 END
 $database$;
-REVOKE ALL ON SCHEMA public FROM PUBLIC;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;   -- other programs in this database keep reading their tables
 GRANT USAGE, CREATE ON SCHEMA public TO fencewatch_owner;
 GRANT USAGE ON SCHEMA public TO fencewatch_migrator, fencewatch_actions, fencewatch_keeping, fencewatch_web,
     fencewatch_accounts, fencewatch_worker, fencewatch_reconciler, fencewatch_keeper;

@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
     """
     Tell Django that the models which only read exist; runs no SQL.
 
-    Their columns are those of guards/tables.sql, which a test compares with the models, and Django does not track the
+    Their columns are those of the SQL files, which a test compares with the models, and Django does not track the
     fields of unmanaged models: none are repeated here.
     """
 

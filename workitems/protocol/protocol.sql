@@ -1,5 +1,5 @@
 -- The statements that workers run, by name. Every one that changes an item names its tenant, its operation, the state
--- and the fence it acts on: the condition is in the write. Read beside guards/tables.sql; in short:
+-- and the fence it acts on: the condition is in the write. Read beside guards/work_item.sql; in short:
 --
 --   work_item (tenant_id, operation_id) PRIMARY KEY; payload_hash, payload_ref, job_type: never change;
 --   state queued | claimed | succeeded | failed_terminal | unknown | quarantined; claimed if and only if leased;
