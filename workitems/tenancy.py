@@ -42,6 +42,17 @@ def add_tenant(*, tenant_id: str, label: str = "", using: str = "owner") -> byte
     return tenant_digest(key, tenant_id=tenant_id)
 
 
+def label_tenant(*, tenant_id: str, label: str, using: str = "owner") -> bool:
+    """What pages call a tenant from now on, never its id; '' shows its digest. False where there is no such tenant.
+
+    Raises: BadIdentifier; django.db.IntegrityError for a label that repeats the id or is over 60 characters.
+    """
+    check_tenant_id(tenant_id)
+    with connections[using].cursor() as cursor:
+        cursor.execute("UPDATE public.tenant SET label = %s WHERE tenant_id = %s", [label, tenant_id])
+        return bool(cursor.rowcount)
+
+
 def add_membership(*, user_id: int, tenant_id: str | None, role: str, reason: str = "", using: str = "owner") -> bool:
     """Give a person a role in one tenant, or in all of them where `tenant_id` is None; False when they have it already.
 

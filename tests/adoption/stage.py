@@ -37,6 +37,7 @@ KINDS = {
     10: "state = 'quarantined', attempts = 0, fence = 0",
     11: "state = 'claimed', attempts = 1, fence = 3, lease_owner = repeat('é', 300), lease_expires_at = 'infinity'",
     12: "state = 'queued', attempts = 0, max_attempts = 0, fence = -4, updated_at = 'infinity'",
+    13: "state = 'claimed', attempts = 0, fence = 1, lease_owner = 'gone', lease_expires_at = now() - interval '1 hour'",
 }
 PUT_RIGHT = {
     "queued with its attempts used up became unknown": 1,
@@ -45,11 +46,11 @@ PUT_RIGHT = {
     "outcome code empty or over 100 characters": 2,
     "lease of more than a day, cut to a day": 1,
     "lease owner empty or over 200 characters": 1,
-    "attempts below zero, or none allowed": 1,
+    "attempts, or their limit, below what the state needs": 2,
     "fence below zero": 1,
     "last change in the future or before 2000": 1,
 }
-STATES_AFTER = {"queued": 3, "claimed": 3, "unknown": 3, "failed_terminal": 1, "quarantined": 1, "succeeded": 9}
+STATES_AFTER = {"queued": 3, "claimed": 4, "unknown": 3, "failed_terminal": 1, "quarantined": 1, "succeeded": 8}
 
 CLAIM = """WITH candidate AS (
   SELECT tenant_id, operation_id FROM work_item WHERE attempts < max_attempts

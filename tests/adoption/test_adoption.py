@@ -185,6 +185,34 @@ def test_a_transaction_that_holds_the_table_is_waited_for_and_named(make_old: Ma
     assert any(f"pid {pid} of {old.role}" in line for line in said)
 
 
+def test_a_row_that_somebody_holds_is_waited_for(make_old: MakeOld) -> None:
+    old = make_old(100)
+    old.ask_dba()
+    said: list[str] = []
+    with psycopg.connect(old.address) as holder:
+        holder.execute("SELECT 1 FROM work_item WHERE operation_id = 'op-1' FOR UPDATE")
+
+        def say(line: str) -> None:
+            said.append(line)
+            if "columns" in line:  # the row is held from here on
+                holder.execute("SELECT 1 FROM work_item WHERE operation_id = 'op-1' FOR UPDATE")
+            elif "waiting" in line:
+                holder.rollback()
+
+        assert adoption.adopt(workers=[old.role], say=say).rows == 100
+    assert sum("waiting for rows" in line for line in said) == 1
+
+
+def test_two_runs_at_once_are_one_adoption(make_old: MakeOld, start_process: StartProcess) -> None:
+    old = make_old(2_000)
+    old.ask_dba()
+    runs = [start_process("manage.py", "adopt", "--worker", old.role, **old.environment) for _ in range(2)]
+    for process, log in runs:
+        assert process.wait(60) == 0, log.read_text()
+        assert "2,000 rows carried over" in log.read_text()
+    assert drift.differences() == ()
+
+
 def test_a_plain_migration_stops_before_a_table_of_somebody_else(make_old: MakeOld) -> None:
     old = make_old(20)
     old.ask_dba()

@@ -44,6 +44,7 @@ BEGIN
         NEW.state := 'unknown';   -- the old workers take no such row either
     END IF;
     IF NEW.state = 'claimed' THEN
+        NEW.attempts := greatest(NEW.attempts, 1);   -- the claim that runs; takeover and sweep look for no row without one
         NEW.lease_owner := left(coalesce(nullif(NEW.lease_owner, ''), '?'), 200);
         NEW.lease_expires_at := least(NEW.lease_expires_at, clock + interval '1 day');
     ELSE

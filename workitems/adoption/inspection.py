@@ -37,7 +37,6 @@ ROWS = {
     ),
     "fence is beyond 2^61, from which the server's timeline cannot be told": "fence > 2305843009213693952",
 }
-MOST_TENANTS = 100_000
 
 
 class CannotAdopt(FencewatchError):
@@ -218,7 +217,6 @@ def tenants(cursor: Any) -> list[str]:
         "   UNION ALL"
         "   SELECT (SELECT w.tenant_id FROM public.work_item w WHERE w.tenant_id > each.tenant_id ORDER BY w.tenant_id LIMIT 1)"
         "     FROM each WHERE each.tenant_id IS NOT NULL)"
-        " SELECT tenant_id FROM each WHERE tenant_id IS NOT NULL LIMIT %s",
-        [MOST_TENANTS],
+        " SELECT tenant_id FROM each WHERE tenant_id IS NOT NULL"
     )
     return [tenant_id for (tenant_id,) in cursor.fetchall()]

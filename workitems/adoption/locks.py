@@ -61,19 +61,20 @@ def patiently(step: Callable[[Any], None], *, using: str, say: Say) -> None:
         except (OperationalError, LockNotAvailable) as error:
             if not isinstance(error, LockNotAvailable) and not isinstance(error.__cause__, LockNotAvailable):
                 raise
-        holders = _holders(using) or "none"
+        now = holders(using)
         if time.monotonic() > deadline:
             raise CannotAdopt(
                 f"The table was never free for {LOCK_MILLISECONDS} ms within {PATIENCE_SECONDS:.0f} s: end the transactions"
-                f" that hold it (now: {holders}) and run `manage.py adopt` again, it goes on from here."
+                f" that hold it (now: {now}) and run `manage.py adopt` again, it goes on from here."
             )
         if not told:
-            say(f"waiting for a moment without long transactions on the table (now: {holders})")
+            say(f"waiting for a moment without long transactions on the table (now: {now})")
             told = True
         time.sleep(0.5)
 
 
-def _holders(using: str) -> str:
+def holders(using: str) -> str:
+    """Who holds the work table now, by pid and role."""
     with connections[using].cursor() as cursor:
         cursor.execute(
             "SELECT string_agg(DISTINCT 'pid ' || l.pid || ' of ' || coalesce(a.usename, '?'), ', ') FROM pg_locks l"
@@ -81,4 +82,4 @@ def _holders(using: str) -> str:
             "  AND l.pid <> pg_backend_pid()"
         )
         (found,) = cursor.fetchone()
-    return str(found or "")
+    return str(found or "nobody")

@@ -23,7 +23,7 @@ NORMALISED = {
     "lease of more than a day, cut to a day": "w.lease_expires_at < b.lease_expires_at",
     "lease owner empty or over 200 characters": "w.state = 'claimed' AND w.lease_owner IS DISTINCT FROM b.lease_owner",
     "outcome code empty or over 100 characters": "w.outcome_code IS DISTINCT FROM b.outcome_code",
-    "attempts below zero, or none allowed": "w.attempts <> b.attempts OR w.max_attempts <> b.max_attempts",
+    "attempts, or their limit, below what the state needs": "w.attempts <> b.attempts OR w.max_attempts <> b.max_attempts",
     "fence below zero": "w.fence <> b.fence",
     "last change in the future or before 2000": "w.updated_at <> b.updated_at",
 }

@@ -9,13 +9,13 @@ from typing import Any
 from django.db import connections, transaction
 
 from workitems.adoption import template
-from workitems.adoption.locks import Say, patiently
+from workitems.adoption.inspection import CannotAdopt
+from workitems.adoption.locks import PATIENCE_SECONDS, Say, holders, patiently
 from workitems.adoption.rows import UNFILLED, add_tenants, backfill
 from workitems.guards import sql
 
 LEFT = "adopting_left"
 UNNUMBERED = "adopting_item_id"
-PASSES = 100
 
 
 def add_columns(*, using: str, say: Say) -> None:
@@ -80,14 +80,28 @@ def add_indexes(*, using: str, say: Say) -> None:
 
 
 def finish_rows(*, using: str, say: Say) -> None:
-    """What was locked, or new, while the rows were carried over; then the proof that each has its number."""
-    for _ in range(PASSES):
+    """
+    What was locked, or new, while the rows were carried over; then the proof that each has its number.
+
+    Raises CannotAdopt when somebody holds a row all the time.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    told = False
+    while True:
         add_tenants(using=using)
         backfill(using=using, say=say)
         with connections[using].cursor() as cursor:
             cursor.execute(f"SELECT 1 FROM public.work_item WHERE {UNFILLED} LIMIT 1")
             if cursor.fetchone() is None:
                 break
+        if time.monotonic() > deadline:
+            raise CannotAdopt(
+                f"Some rows were held by others for {PATIENCE_SECONDS:.0f} s: end the transactions that hold them (now:"
+                f" {holders(using)}) and run `manage.py adopt` again, it goes on from here."
+            )
+        if not told:
+            say(f"waiting for rows that others hold (now: {holders(using)})")
+            told = True
         time.sleep(0.2)
     with connections[using].cursor() as cursor:
         cursor.execute(

@@ -9,17 +9,20 @@ from django.db import IntegrityError, connections
 from workitems.errors import FencewatchError
 from workitems.identifiers import show
 from workitems.operations.rotation import RESOLVE_DAYS, redigest, retire_tenant_key, rotate_tenant_key, rows_left
-from workitems.tenancy import add_tenant
+from workitems.tenancy import add_tenant, label_tenant
 
 
 class Command(BaseCommand):
-    help = "Add a tenant, list tenants, or rotate a tenant's digest key (as the owner role)."
+    help = "Add or label a tenant, list tenants, or rotate a tenant's digest key (as the owner role)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         add = verbs.add_parser("add", help="a new tenant, with a random key of its own")
         add.add_argument("tenant_id")
         add.add_argument("--label", default="", help="what pages call it; never the id (default: its digest)")
+        label = verbs.add_parser("label", help="what pages call a tenant from now on")
+        label.add_argument("tenant_id")
+        label.add_argument("label", help="never the id; '' shows its digest")
         verbs.add_parser("list", help="every tenant: digest, label, key version")
         rotate = verbs.add_parser("rotate-key", help="a new key for the tenant's rows from now on")
         anew = verbs.add_parser("redigest", help="carry the tenant's earlier rows over to its newest key, in batches")
@@ -39,6 +42,10 @@ class Command(BaseCommand):
                 case "add":
                     digest = add_tenant(tenant_id=options["tenant_id"], label=options["label"])
                     self.stdout.write(f"added {show(digest, prefix='tn')}")
+                case "label":
+                    if not label_tenant(tenant_id=options["tenant_id"], label=options["label"]):
+                        raise CommandError("there is no such tenant; `tenant list` shows what is there.")
+                    self.stdout.write("labelled")
                 case "rotate-key":
                     version = rotate_tenant_key(tenant_id=options["tenant_id"], reason=_reason(options))
                     self.stdout.write(
@@ -54,7 +61,8 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         except IntegrityError:
             raise CommandError(
-                "not added: the id exists already, or the label repeats it; `tenant list` shows what is there."
+                "nothing is changed: the id exists already, or the label repeats it or is over 60 characters;"
+                " `tenant list` shows what is there."
             ) from None
 
     def _redigest(self, options: dict[str, Any]) -> None:
