@@ -144,7 +144,7 @@ def database(cluster: Cluster) -> Iterator[Database]:
     name = f"fencewatch_{RUN}_{secrets.token_hex(4)}"
     with cluster.connect() as connection:
         _clone(connection, name)
-    _point_aliases_at(name)
+    point_aliases_at(name)
     environment = {**os.environ, **{variable: url(variable, database=name) for variable in ROLES}}
     # For this process's browser only; see tests/chromium.py.
     environment.pop("DJANGO_ALLOW_ASYNC_UNSAFE", None)
@@ -152,7 +152,7 @@ def database(cluster: Cluster) -> Iterator[Database]:
         yield Database(name=name, environment=environment)
     finally:
         connections.close_all()
-        _point_aliases_at(TEMPLATE)
+        point_aliases_at(TEMPLATE)
         with cluster.connect() as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -173,7 +173,7 @@ def _clone(connection: psycopg.Connection[Any], name: str) -> None:
         connection.execute(sql.SQL("GRANT {} ON DATABASE {} TO {}").format(sql.SQL(right), made, to))
 
 
-def _point_aliases_at(name: str) -> None:
+def point_aliases_at(name: str) -> None:
     from django.db import connections
 
     connections.close_all()

@@ -2,17 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections
 
-from tests.adoption.stage import PUT_RIGHT, STATES_AFTER, Old, OldWorker, old_database
-from tests.cluster import Cluster, _point_aliases_at
+from tests.adoption.conftest import MakeOld
+from tests.adoption.stage import PUT_RIGHT, STATES_AFTER, Old, OldWorker
 from tests.processes import StartProcess, wait_until
 from tests.protocol.stage import HASH
 from workitems import adoption, protocol
@@ -20,21 +17,6 @@ from workitems.guards import drift, install
 from workitems.states import State
 
 ROWS = 20_000
-type MakeOld = Callable[[int], Old]
-
-
-@pytest.fixture
-def make_old(cluster: Cluster, database: Any) -> Iterator[MakeOld]:
-    """``make_old(rows)``: a database with the article's table; this process's aliases point at it until the test ends."""
-    with ExitStack() as stack:
-
-        def make(rows: int) -> Old:
-            old = stack.enter_context(old_database(cluster, database.environment, rows=rows))
-            _point_aliases_at(old.name)
-            stack.callback(connections.close_all)
-            return old
-
-        yield make
 
 
 def adopt(old: Old) -> adoption.Report:

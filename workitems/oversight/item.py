@@ -16,6 +16,7 @@ from workitems.querysets import DatabaseClock, Seconds
 
 EVENTS_SHOWN = 100
 LATE = {"late_outcome", "rejected"}  # a worker's claim, no change
+FIRST = ("enqueue", "quarantine")  # what a history begins with, unless the item is older than its history
 EVENTS_READ = 500  # how far back claims are told apart
 
 
@@ -84,11 +85,19 @@ class Item(Row):
     claims_cut: bool
     events: tuple[Event, ...]
     older_events: int | None
+    began_before_history: bool  # it came with a table that was adopted: what it did before is not on record
 
     @property
     def held_by_foreign_worker(self) -> bool:
         """Whether the claim of now is by a worker that does not stamp `begin`."""
         return self.lease_owner is not None and self.stamping_fence != self.fence
+
+    @property
+    def attempts_before_history(self) -> int:
+        """How many claims an adopted item had that nothing tells of."""
+        if not self.began_before_history:
+            return 0
+        return self.claims[-1].attempt - 1 if self.claims else self.attempts
 
     @property
     def foreign_limits(self) -> tuple[str, ...]:
@@ -153,6 +162,7 @@ def item(scope: Scope, digest: bytes, *, before_event: int | None = None) -> Ite
         claims_cut=len(newest) > EVENTS_READ,
         events=tuple(shown[:EVENTS_SHOWN]),
         older_events=shown[EVENTS_SHOWN - 1].event_id if len(shown) > EVENTS_SHOWN else None,
+        began_before_history=len(newest) <= EVENTS_READ and not (newest and newest[-1].verb in FIRST),
     )
 
 
