@@ -2,7 +2,6 @@
 
 import random
 import time
-from typing import Any
 
 import psycopg
 import pytest
