@@ -129,6 +129,15 @@ def test_an_item_held_by_a_worker_that_does_not_stamp_may_have_acted(people: tup
     assert "a lost lease counts as acted" in limit
 
 
+def test_no_claim_is_made_where_such_workers_may_repeat_a_plain_external_effect(people: tuple[str, str]) -> None:
+    legacy = open_item(enqueue(people[0], job_type="legacy").op_digest)
+    assert legacy.max_attempts > 1
+    assert legacy.honest_claim.startswith("Nothing may be claimed: workers that know only the article's statements")
+    add_job_type("plain.job", target="D", max_attempts=1, ceiling=1)
+    plain = open_item(enqueue(people[0], "op-2", job_type="plain.job").op_digest)
+    assert plain.honest_claim.startswith("At most one attempt")
+
+
 @pytest.mark.parametrize("state", [State.UNKNOWN, State.QUEUED, State.CLAIMED])
 def test_after_a_failover_no_item_is_said_not_to_have_acted(
     state: State, people: tuple[str, str], superuser: Any

@@ -43,6 +43,11 @@ class JobFacts:
         """What may be claimed about duplicates."""
         if not self.registered:
             return "Nothing may be claimed: no job type of this name is registered."
+        if self.target == Target.D and self.foreign_claims:
+            return (
+                "Nothing may be claimed: workers that know only the article's statements may attempt it again after a lost"
+                " lease, and no target is known that would drop a duplicate."
+            )
         return HONEST_CLAIM[Target(self.target)]
 
     def next_owner(self, state: State) -> str:
