@@ -88,6 +88,7 @@ def test_a_second_run_and_a_migration_change_nothing(make_old: MakeOld) -> None:
             "SELECT to_jsonb(w), xmin::text, ctid::text FROM work_item w ORDER BY item_id"
         ).fetchall()
     assert before == after
+    old.ask_dba()
     assert drift.differences() == ()
 
 

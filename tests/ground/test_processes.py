@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Pages, wait_until
+from dashboard import servers
+from tests.cluster import PASSWORDS, Database
+from tests.processes import Pages, StartProcess, wait_until
 
 
 def fetch(url: str, **headers: str) -> tuple[int, Any, bytes]:
@@ -78,3 +80,19 @@ def test_below_a_sub_path_links_and_static_files_carry_it(start_pages: Callable[
             status, headers, _ = fetch(pages.url + link.removeprefix("/ops/board"))
             assert status == 200, link
             assert "immutable" in headers["Cache-Control"]
+
+
+def test_a_command_that_reaches_no_database_says_so_in_one_sentence(
+    start_process: StartProcess, database: Database
+) -> None:
+    owner = database.environment["OWNER_DATABASE_URL"]
+    nobody = f"postgresql://fencewatch_migrator:secret@127.0.0.1:{servers.free_port()}/{database.name}"
+    for url, said in {
+        nobody: "Connection refused",
+        owner.replace(":" + PASSWORDS["migrator"], ":wrong-secret"): "password authentication failed",
+        owner + "_other": "does not exist",
+    }.items():
+        process, log = start_process("manage.py", "tenant", "list", OWNER_DATABASE_URL=url)
+        assert process.wait(30) == 1
+        assert re.fullmatch(rf"The database was not reached: .*{said}.*\n", log.read_text()), log.read_text()
+        assert "secret" not in log.read_text()

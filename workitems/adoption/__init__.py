@@ -37,32 +37,35 @@ class Report:
 
 def script(*, workers: Iterable[str]) -> str:
     """What a DBA runs after the script of `manage.py roles`, best in one transaction with it. Raises CannotAdopt."""
-    named = [_quoted(worker) for worker in workers]
-    if not named:
+    roles = ", ".join(_quoted(worker) for worker in workers)
+    if not roles:
         raise CannotAdopt("Name each role that the table's workers and producers sign in as: --worker NAME.")
-    roles = ", ".join(named)
-    return "\n".join(
-        [
-            "SET lock_timeout = '1s';",
-            "ALTER TABLE public.work_item OWNER TO fencewatch_owner;",
-            "RESET lock_timeout;",
-            "-- what the workers had as owners or through PUBLIC, so that they go on",
-            f"GRANT USAGE ON SCHEMA public TO {roles};",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON public.work_item TO {roles};",
-            "DO $keep$ BEGIN",
-            "    EXECUTE 'GRANT TEMPORARY ON DATABASE ' || quote_ident(current_database())",
-            "         || ' TO " + roles.replace("'", "''") + "';",
-            "END $keep$;",
-            "-- what they will have once the table is adopted",
-            f"GRANT fencewatch_worker TO {roles} WITH INHERIT TRUE, SET FALSE;",
-            "",
-        ]
-    )
+    return f"""\
+SET lock_timeout = '1s';
+DO $adopt$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = 'public.work_item'::regclass AND relforcerowsecurity) THEN
+        RAISE NOTICE 'public.work_item is adopted already: nothing is changed';
+        RETURN;
+    END IF;
+    ALTER TABLE public.work_item OWNER TO fencewatch_owner;
+    -- what the workers had as owners or through PUBLIC, so that they go on
+    GRANT USAGE ON SCHEMA public TO {roles};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON public.work_item TO {roles};
+    EXECUTE 'GRANT TEMPORARY ON DATABASE ' || quote_ident(current_database()) || $to$ TO {roles} $to$;
+    -- what they will have once the table is adopted
+    GRANT fencewatch_worker TO {roles} WITH INHERIT TRUE, SET FALSE;
+END
+$adopt$;
+RESET lock_timeout;
+"""
 
 
 def _quoted(role: str) -> str:
-    if not role or "\x00" in role or role.startswith("fencewatch_"):
-        raise CannotAdopt("A worker is named by the role that it signs in as, one that was there before Fencewatch.")
+    if not role or "\x00" in role or "$" in role or role.startswith("fencewatch_"):
+        raise CannotAdopt(
+            "A worker is named by the role that it signs in as, one that was there before Fencewatch; no $ in it."
+        )
     return '"' + role.replace('"', '""') + '"'
 
 

@@ -31,9 +31,17 @@ def fingerprint() -> str:
 
 
 def is_current(*, using: str = "owner") -> bool:
-    """Whether the database was laid by this very text."""
+    """Whether the database was laid by this very text; not one that no migration has seen."""
     with connections[using].cursor() as cursor:
-        return _laid(cursor) == fingerprint()
+        return _is_migrated(cursor) and _laid(cursor) == fingerprint()
+
+
+def _is_migrated(cursor: Any) -> bool:
+    cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = 'fencewatch' AND c.relname = 'installed')"
+    )
+    return bool(cursor.fetchone()[0])
 
 
 def _laid(cursor: Any) -> str | None:
@@ -115,7 +123,6 @@ def after_migrate(*, using: str, **ignored: Any) -> None:
     if using != "owner":
         return
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT to_regclass('fencewatch.installed') IS NOT NULL")
-        if not cursor.fetchone()[0] or is_being_adopted(cursor):
+        if not _is_migrated(cursor) or is_being_adopted(cursor):
             return
     install(using=using)

@@ -28,7 +28,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not install.is_current():
-            raise CommandError("this database was laid by another version: run `manage.py migrate` first.")
+            raise CommandError("this database was laid by another version, or by none: run `manage.py migrate` first.")
         if options["write"]:
             drift.MANIFEST.write_text(drift.live().text, encoding="utf-8")
             self.stdout.write(f"written: {drift.MANIFEST}")
