@@ -139,7 +139,7 @@ def test_a_claim_works_where_the_database_defaults_to_repeatable_read(
             assert cursor.fetchone() == ("read committed",)
         assert claim_one().attempts == 1
     finally:
-        superuser.execute("ALTER ROLE fencewatch_worker RESET default_transaction_isolation")
+        superuser.execute("ALTER ROLE fencewatch_worker SET default_transaction_isolation = 'read committed'")
 
 
 @pytest.mark.parametrize("begun", [False, True])

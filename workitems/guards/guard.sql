@@ -87,7 +87,7 @@ BEGIN
             NEW.foreign_held := true;              -- this one knows the article's statements only
             NEW.waiting_in_worker := false;
         END IF;
-        IF OLD.cleared_for_attempt IS NOT NULL AND fencewatch.may_be_lost(OLD.fence >> 32) THEN
+        IF OLD.cleared_for_attempt IS NOT NULL AND fencewatch.may_be_lost(OLD.fence >> 32, timeline) THEN
             NEW.cleared_for_attempt := NULL;       -- a claim may have been lost since the answer
         END IF;
         NEW.lease_owner := left(coalesce(nullif(NEW.lease_owner, ''), '?'), 200);   -- a foreign worker may call itself anything

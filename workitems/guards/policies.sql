@@ -55,7 +55,7 @@ GRANT USAGE ON SCHEMA fencewatch TO fencewatch_web, fencewatch_worker, fencewatc
 
 -- what trigger functions and policies call in the writer's name
 GRANT EXECUTE ON FUNCTION fencewatch.fence_base(), fencewatch.timeline(), fencewatch.held_types(), fencewatch.foreign_types(),
-    fencewatch.may_be_lost(bigint), fencewatch.may_have_acted(work_item, text) TO fencewatch_worker, fencewatch_keeping;
+    fencewatch.may_be_lost(bigint, bigint), fencewatch.may_have_acted(work_item, text, bigint) TO fencewatch_worker, fencewatch_keeping;
 
 GRANT SELECT (op_digest, tenant_digest, digest_key_version, item_id, job_type, state, fence, lease_owner, lease_expires_at, attempts,
               max_attempts, unspent_attempts, outcome_code, payload_hash, updated_at, available_at, enqueued_at, enqueue_timeline, claimed_at,

@@ -189,18 +189,19 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- Whether a failover since a timeline may have lost a claim: the server has another one now, and the steps between are not
--- on record as lossless (operations/failovers.sql).
-CREATE OR REPLACE FUNCTION fencewatch.may_be_lost(since bigint) RETURNS boolean
+-- on record as lossless (operations/failovers.sql). A statement asks for the timeline of now once, in a sub-select; each
+-- parameter that gets one stands once in the body, else the function would not be inlined.
+CREATE OR REPLACE FUNCTION fencewatch.may_be_lost(since bigint, timeline_now bigint) RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN CASE WHEN since = fencewatch.timeline() THEN false ELSE NOT fencewatch.nothing_lost(since, fencewatch.timeline()) END;
+RETURN CASE WHEN since = timeline_now THEN false ELSE NOT fencewatch.nothing_lost(since, fencewatch.timeline()) END;
 
 -- Whether an earlier claim may have acted on an item: one had begun, or one held it that does not stamp, or one may
 -- have been lost in a failover since the enqueue. An answer that cleared exactly this attempt lifts it. Type A is excepted,
 -- since its effect and completion commit together; but it never stamps, so a stamp proves that the item began under
 -- another target, which the job type had then.
-CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item, target text) RETURNS boolean
+CREATE OR REPLACE FUNCTION fencewatch.may_have_acted(item public.work_item, target text, timeline_now bigint) RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN (item.effect_fence IS NOT NULL OR target <> 'A' AND (item.foreign_held OR fencewatch.may_be_lost(item.enqueue_timeline)))
+RETURN (item.effect_fence IS NOT NULL OR target <> 'A' AND (item.foreign_held OR fencewatch.may_be_lost(item.enqueue_timeline, timeline_now)))
        AND item.cleared_for_attempt IS DISTINCT FROM item.attempts;
 
 -- Move on what ran out of attempts and lease, at most max_rows at a time. Never begun under a claim that stamps: queued
@@ -215,7 +216,7 @@ BEGIN
         SELECT w.tenant_id, w.operation_id, w.fence, t.backoff_seconds,
                CASE WHEN w.stamping_fence IS DISTINCT FROM w.fence OR w.effect_fence = w.fence OR t.name IS NULL THEN 'unknown'
                     WHEN w.attempts - w.unspent_attempts < t.attempts_ceiling THEN 'queued'
-                    WHEN fencewatch.may_have_acted(w, t.target) THEN 'unknown'
+                    WHEN fencewatch.may_have_acted(w, t.target, (SELECT fencewatch.timeline())) THEN 'unknown'
                     ELSE 'failed_terminal' END AS next_state
           FROM public.work_item w LEFT JOIN public.job_type t ON t.name = w.job_type
          WHERE w.state = 'claimed' AND w.attempts > 0 AND w.attempts >= w.max_attempts AND w.lease_expires_at < (SELECT clock_timestamp())

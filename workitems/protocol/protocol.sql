@@ -33,10 +33,11 @@ UPDATE work_item w
    AND w.state || '' = 'queued' AND t.name = %(job_type)s AND t.name = w.job_type
    AND (t.held_until IS NULL OR t.held_until <= (SELECT clock_timestamp()))
 RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_owner AS worker, w.attempts, w.max_attempts,
-          w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target) AS must_reconcile,
+          w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target, (SELECT fencewatch.timeline())) AS must_reconcile,
           w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at,
           -- from when a type C key's window counts: what nobody stamped may have happened as early as the enqueue
-          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline) THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
+          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline, (SELECT fencewatch.timeline()))
+               THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
           w.available_at;
 
 -- name: take_over
@@ -60,10 +61,11 @@ UPDATE work_item w
    AND w.state = 'claimed' AND w.lease_expires_at < (SELECT clock_timestamp()) AND t.name = %(job_type)s AND t.name = w.job_type
    AND (t.held_until IS NULL OR t.held_until <= (SELECT clock_timestamp()))
 RETURNING w.tenant_id, w.operation_id, w.job_type, t.target, w.fence, w.lease_owner AS worker, w.attempts, w.max_attempts,
-          w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target) AS must_reconcile,
+          w.payload_ref, w.payload_hash, t.lease_seconds, fencewatch.may_have_acted(w, t.target, (SELECT fencewatch.timeline())) AS must_reconcile,
           w.cleared_for_attempt IS NOT DISTINCT FROM w.attempts AS cleared, w.op_digest, w.first_effect_at,
           -- from when a type C key's window counts: what nobody stamped may have happened as early as the enqueue
-          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline) THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
+          CASE WHEN w.foreign_held OR fencewatch.may_be_lost(w.enqueue_timeline, (SELECT fencewatch.timeline()))
+               THEN w.enqueued_at ELSE w.first_effect_at END AS window_from,
           w.available_at;
 
 -- name: begin
@@ -187,7 +189,7 @@ WITH mine AS MATERIALIZED (
      ORDER BY mine.place FOR UPDATE OF w)
 UPDATE work_item w
    SET state = CASE WHEN mine.waiting OR w.attempts - w.unspent_attempts < t.attempts_ceiling THEN 'queued'
-                    WHEN fencewatch.may_have_acted(w, t.target) THEN 'unknown'
+                    WHEN fencewatch.may_have_acted(w, t.target, (SELECT fencewatch.timeline())) THEN 'unknown'
                     ELSE 'failed_terminal' END,
        outcome_code = CASE WHEN mine.waiting OR w.attempts - w.unspent_attempts < t.attempts_ceiling THEN NULL ELSE 'attempts_used_up' END,
        max_attempts = CASE WHEN mine.waiting OR w.attempts - w.unspent_attempts < t.attempts_ceiling
