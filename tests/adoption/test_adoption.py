@@ -215,6 +215,9 @@ REFUSED = {
     "CREATE RULE quiet AS ON DELETE TO work_item DO INSTEAD NOTHING": "rule quiet is on",
     "ALTER TABLE work_item ENABLE ROW LEVEL SECURITY": "row security of its own",
     "GRANT UPDATE ON work_item TO PUBLIC": "PUBLIC may write the table too",
+    "ALTER TABLE work_item ADD COLUMN team text NOT NULL DEFAULT 'x'; ALTER TABLE work_item ALTER team DROP DEFAULT": (
+        "column team is NOT NULL without a default"
+    ),
     "CREATE TABLE tenant (id int)": "taken in schema public: tenant",
     "UPDATE work_item SET payload_hash = '' WHERE operation_id IN ('op-1', 'op-2')": "2 rows, whose payload_hash is not",
     "UPDATE work_item SET operation_id = repeat('x', 2000) WHERE operation_id = 'op-3'": "1 rows, whose operation_id is not",
@@ -261,6 +264,18 @@ def test_a_table_that_we_made_is_not_adopted() -> None:
         call_command("adopt", worker=["somebody"])
     with pytest.raises(CommandError, match="not an adopted one"):
         call_command("adopt", report=True)
+
+
+def test_names_that_others_chose_are_taken_as_names(make_old: MakeOld) -> None:
+    old = make_old(20)
+    with old.superuser() as superuser:
+        superuser.execute(
+            'ALTER TABLE work_item RENAME CONSTRAINT work_item_state_check TO "x; DROP TABLE work_item; --"'
+        )
+        superuser.execute("""ALTER TABLE work_item RENAME CONSTRAINT work_item_pkey TO "the ""key"" 'of' it" """)
+    old.ask_dba()
+    adopt(old)
+    assert drift.differences() == ()
 
 
 def test_an_index_of_the_old_application_is_kept_and_named(

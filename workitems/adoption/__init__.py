@@ -16,7 +16,7 @@ from django.db import connections
 from workitems.adoption import rows as carrying
 from workitems.adoption import steps
 from workitems.adoption.flip import flip
-from workitems.adoption.inspection import CannotAdopt, inspect, inspect_rows, taken_names
+from workitems.adoption.inspection import CannotAdopt, inspect, inspect_rows, quoted, taken_names
 from workitems.adoption.locks import Say, one_at_a_time
 from workitems.guards import install
 
@@ -37,7 +37,7 @@ class Report:
 
 def script(*, workers: Iterable[str]) -> str:
     """What a DBA runs after the script of `manage.py roles`, best in one transaction with it. Raises CannotAdopt."""
-    roles = ", ".join(_quoted(worker) for worker in workers)
+    roles = ", ".join(_worker(worker) for worker in workers)
     if not roles:
         raise CannotAdopt("Name each role that the table's workers and producers sign in as: --worker NAME.")
     return f"""\
@@ -61,12 +61,12 @@ RESET lock_timeout;
 """
 
 
-def _quoted(role: str) -> str:
+def _worker(role: str) -> str:
     if not role or "\x00" in role or "$" in role or role.startswith("fencewatch_"):
         raise CannotAdopt(
             "A worker is named by the role that it signs in as, one that was there before Fencewatch; no $ in it."
         )
-    return '"' + role.replace('"', '""') + '"'
+    return quoted(role)
 
 
 def report(*, using: str = "owner") -> Report | None:

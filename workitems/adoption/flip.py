@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from workitems.adoption import template
+from workitems.adoption.inspection import quoted
 from workitems.adoption.locks import LOCK_MILLISECONDS, Say, patiently
 from workitems.adoption.rows import UNFILLED
 from workitems.adoption.steps import UNNUMBERED, finish_rows
@@ -41,7 +42,7 @@ def flip(*, using: str, say: Say, workers: tuple[str, ...], others: tuple[str, .
             if not column.is_identity
         ]
         parts += [
-            f'DROP CONSTRAINT "{name}"'
+            f"DROP CONSTRAINT {quoted(name)}"
             for name, definition in live.items()
             if name not in wanted.constraints and (name == UNNUMBERED or definition in wanted.constraints.values())
         ]
@@ -61,7 +62,7 @@ def flip(*, using: str, say: Say, workers: tuple[str, ...], others: tuple[str, .
         install.lay(cursor)
         cursor.execute(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
         for role in (*workers, *others):
-            whom = "PUBLIC" if role == "PUBLIC" else f'"{role.replace(chr(34), chr(34) * 2)}"'
+            whom = "PUBLIC" if role == "PUBLIC" else quoted(role)
             cursor.execute(f"REVOKE ALL ON public.work_item FROM {whom}")
         _raise_ceiling(cursor, using=using)
         cursor.execute("UPDATE fencewatch.adoption SET flipped_at = clock_timestamp()")
@@ -81,7 +82,7 @@ def _rename_key(cursor: Any) -> None:
         "   AND conname <> 'work_item_pkey'"
     )
     for (name,) in cursor.fetchall():
-        cursor.execute(f'ALTER TABLE public.work_item RENAME CONSTRAINT "{name}" TO work_item_pkey')
+        cursor.execute(f"ALTER TABLE public.work_item RENAME CONSTRAINT {quoted(name)} TO work_item_pkey")
 
 
 def _raise_ceiling(cursor: Any, *, using: str) -> None:

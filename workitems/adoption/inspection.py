@@ -39,6 +39,11 @@ ROWS = {
 }
 
 
+def quoted(name: str) -> str:
+    """A name that others chose, as a statement's identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 class CannotAdopt(FencewatchError):
     """Why an adoption does not start or go on, and what to do; nothing was changed by the step that says so."""
 
@@ -87,9 +92,12 @@ def inspect(cursor: Any, *, workers: Iterable[str]) -> Table:
         raise CannotAdopt("\n".join(why))
     cursor.execute("SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped", [oid])
     columns = [name for (name,) in cursor.fetchall()]
-    ours = {name.partition(".")[2] for name in drift.manifest().objects if name.startswith("column work_item.")}
-    extra = tuple(sorted(set(columns) - ours))
+    extra = tuple(sorted(set(columns) - _ours()))
     return Table(owner=owner, rows=rows, extra_columns=extra, others=tuple(sorted(others)))
+
+
+def _ours() -> set[str]:
+    return {name.partition(".")[2] for name in drift.manifest().objects if name.startswith("column work_item.")}
 
 
 def _columns(cursor: Any, oid: int) -> list[str]:
@@ -107,6 +115,15 @@ def _columns(cursor: Any, oid: int) -> list[str]:
             why.append(f"column {name} is {live[name][0]}: change it to {type_} first.")
         elif not live[name][1] and name not in MAY_BE_NULL:
             why.append(f"column {name} may be null: fill it and set NOT NULL first.")
+    cursor.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attnotnull"
+        "   AND NOT atthasdef AND attidentity = '' AND attname <> ALL (%s)",
+        [oid, list(_ours() | COLUMNS.keys())],
+    )
+    for (name,) in cursor.fetchall():
+        why.append(
+            f"column {name} is NOT NULL without a default, and no enqueue of ours would fill it: give it a default."
+        )
     cursor.execute("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s AND contype = 'p'", [oid])
     key = cursor.fetchone()
     if key is None or key[0] != "PRIMARY KEY (tenant_id, operation_id)":

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from workitems.adoption import template
-from workitems.adoption.inspection import CannotAdopt
+from workitems.adoption.inspection import CannotAdopt, quoted
 from workitems.adoption.locks import PATIENCE_SECONDS, Say, holders, patiently
 from workitems.adoption.rows import UNFILLED, add_tenants, backfill
 from workitems.guards import sql
@@ -129,7 +129,7 @@ def validate(*, using: str, say: Say) -> None:
             "SELECT conname FROM pg_constraint WHERE conrelid = 'public.work_item'::regclass AND NOT convalidated ORDER BY 1"
         )
         for (name,) in cursor.fetchall():
-            cursor.execute(f"ALTER TABLE public.work_item VALIDATE CONSTRAINT {name}")
+            cursor.execute(f"ALTER TABLE public.work_item VALIDATE CONSTRAINT {quoted(name)}")
         cursor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS public.{LEFT}")
         cursor.execute("ANALYZE public.work_item")
     say("every row is as the constraints say")
