@@ -49,6 +49,7 @@ SELECT me.rolname,
   FROM me
   LEFT JOIN LATERAL (SELECT string_agg(r.rolname, ', ' ORDER BY r.rolname) AS name FROM pg_roles r
                       WHERE r.oid <> me.oid AND pg_has_role(me.oid, r.oid, 'MEMBER')
+                        AND NOT (%s AND r.rolname = 'fencewatch_worker')  -- workers of some tenants only
                         AND (r.rolname LIKE 'fencewatch\\_%%' OR r.rolname LIKE 'pg\\_%%' OR r.rolsuper OR r.rolbypassrls)
                     ) near ON true
 """
@@ -68,7 +69,7 @@ def unbound(alias: str) -> str | None:
 
 
 def _unbound(alias: str, cursor: Any) -> str | None:
-    cursor.execute(ROLE, [alias in READERS])
+    cursor.execute(ROLE, [alias in READERS, alias == "worker"])
     role, why = cursor.fetchone()
     if why is None:
         return None

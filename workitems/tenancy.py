@@ -82,6 +82,21 @@ def take_right(*, role: str, verb: str, reason: str = "", using: str = "owner") 
     return bool(_administer("take_right", [role, verb], reason=reason, using=using))
 
 
+def allow_worker(*, role: str, tenant_id: str | None, reason: str = "", using: str = "owner") -> bool | None:
+    """
+    Let a role of workers see one tenant, or all where `tenant_id` is None, with an audit entry; False when it does already.
+
+    For roles that are members of fencewatch_worker, which itself sees all. None where the database has no such role. Raises:
+    django.db.IntegrityError for an unknown tenant.
+    """
+    return _administer("allow_worker", [role, tenant_id], reason=reason, using=using)
+
+
+def withdraw_worker(*, role: str, tenant_id: str | None, reason: str = "", using: str = "owner") -> bool:
+    """Take a tenant, or the sight of all, from a role of workers, with an audit entry; False when it had none."""
+    return bool(_administer("withdraw_worker", [role, tenant_id], reason=reason, using=using))
+
+
 def _administer(function: str, arguments: list[Any], *, reason: str, using: str) -> bool | None:
     marks = ", ".join(["%s"] * len(arguments))
     with said(reason=reason, using=using), connections[using].cursor() as cursor:

@@ -106,7 +106,15 @@ MAY_CALL: dict[str, set[str]] = {
     "worker": {
         *TIMELINES,
         *("enqueue", "enqueue_many", "note", "note_rejected", "tombstone_of"),
-        *("fence_base", "foreign_types", "held_types", "may_be_lost", "may_have_acted"),
+        *(
+            "fence_base",
+            "foreign_types",
+            "held_types",
+            "may_be_lost",
+            "may_have_acted",
+            "worker_is_scoped",
+            "worker_tenants",
+        ),
     },
     "reconciler": set(),
     "keeper": {"retire", "seal", "sweep"},

@@ -64,7 +64,7 @@ def test_the_roles_of_the_script_are_bound(database: Database, alias: str) -> No
         ("ALTER TABLE work_item OWNER TO {role}", "owns the work table"),
         ("ALTER DATABASE {database} OWNER TO {role}", "owns the database"),
         ("GRANT fencewatch_actions TO {role}", "is a member of fencewatch_actions"),
-        ("GRANT fencewatch_worker TO {role}", "is a member of fencewatch_worker"),
+        ("GRANT fencewatch_keeper TO {role}", "is a member of fencewatch_keeper"),
         ("GRANT pg_write_all_data TO {role}", "is a member of pg_write_all_data"),
     ],
 )

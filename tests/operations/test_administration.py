@@ -12,12 +12,14 @@ from tests.protocol.stage import add_job_type, enqueue, row
 from workitems import protocol, tenancy
 from workitems.jobs import agreement
 
-TABLES = ("membership", "verb_right", "job_type")
+TABLES = ("membership", "verb_right", "job_type", "fencewatch.worker_scope")
 FUNCTIONS = (
     "add_membership(1, NULL, 'operator')",
     "remove_membership(1, NULL, 'operator')",
     "give_right('viewer', 'revoke')",
     "take_right('operator', 'revoke')",
+    "allow_worker('fencewatch_worker', NULL)",
+    "withdraw_worker('fencewatch_worker', NULL)",
     'put_job_type(\'{"name": "legacy", "max_attempts": 99}\')',
     "hold_job_type('legacy', 'infinity', 'x')",
     "release_hold('legacy')",

@@ -65,6 +65,9 @@ def flip(*, using: str, say: Say, workers: tuple[str, ...], others: tuple[str, .
             whom = "PUBLIC" if role == "PUBLIC" else quoted(role)
             cursor.execute(f"REVOKE ALL ON public.work_item FROM {whom}")
         _raise_ceiling(cursor, using=using)
+        with said(reason="adoption: the table's workers see the tenants that they saw", using=using):
+            for worker in workers:
+                cursor.execute("SELECT fencewatch.allow_worker(%s, NULL)", [worker])
         cursor.execute("UPDATE fencewatch.adoption SET flipped_at = clock_timestamp()")
 
     while True:

@@ -42,9 +42,9 @@ said (object, detail) AS (
                      CASE WHEN m.admin_option THEN 'may hand it on' END)
       FROM pg_auth_members m
      WHERE (m.member IN (SELECT oid FROM role) OR m.roleid IN (SELECT oid FROM role)) AND (m.inherit_option OR m.set_option)
-       -- workers of a table that was adopted
+       -- roles of workers, of whom it is written which tenants they see
        AND NOT (pg_get_userbyid(m.roleid) = 'fencewatch_worker' AND m.inherit_option AND NOT m.set_option
-                AND EXISTS (SELECT FROM fencewatch.adoption a WHERE pg_get_userbyid(m.member) = ANY (a.workers)))
+                AND EXISTS (SELECT FROM fencewatch.worker_scope s WHERE s.role = pg_get_userbyid(m.member)))
     UNION ALL
     SELECT 'setting ' || name || ' of ' || CASE setrole WHEN 0 THEN 'every role' ELSE pg_get_userbyid(setrole) END || CASE WHEN here THEN ' in this database' ELSE '' END, value
       FROM setting

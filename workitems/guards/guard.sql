@@ -19,6 +19,27 @@ CREATE OR REPLACE FUNCTION fencewatch.foreign_types() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT coalesce(array_agg(name), '{}') FROM public.job_type WHERE foreign_claims $$;
 
+-- Workers by tenant group: fencewatch_worker itself sees every tenant; another role that is a member of it sees those that
+-- worker_scope names for it, or for a role that it is a member of, and none where nothing is named. By session_user, so
+-- that functions with their owner's rights ask the same of whoever signed in.
+CREATE OR REPLACE FUNCTION fencewatch.worker_is_scoped() RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT session_user <> 'fencewatch_worker' AND pg_has_role(session_user, 'fencewatch_worker', 'USAGE')
+       AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user)
+       AND NOT EXISTS (SELECT FROM fencewatch.worker_scope s JOIN pg_roles r ON r.rolname = s.role
+                        WHERE s.tenant_id IS NULL AND pg_has_role(session_user, r.oid, 'USAGE'))
+$$;
+
+CREATE OR REPLACE FUNCTION fencewatch.worker_tenants() RETURNS text[]
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(s.tenant_id), '{}') FROM fencewatch.worker_scope s JOIN pg_roles r ON r.rolname = s.role
+     WHERE pg_has_role(session_user, r.oid, 'USAGE')
+$$;
+
+CREATE OR REPLACE FUNCTION fencewatch.worker_may(of_tenant text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT session_user = 'fencewatch_worker' OR NOT fencewatch.worker_is_scoped() OR of_tenant = ANY (fencewatch.worker_tenants()) $$;
+
 -- Checks every arrow and normalises what a statement may leave out. Invoker's rights: current_user is who writes, and
 -- inside the operators' and keeper's functions that is the role which owns the function.
 CREATE OR REPLACE FUNCTION fencewatch.guard() RETURNS trigger

@@ -24,16 +24,27 @@ CREATE POLICY web_by_context ON tenant FOR SELECT TO fencewatch_web
     USING ((SELECT fencewatch.context_sees_all()) OR tenant_digest = ANY ((SELECT fencewatch.context_tenants())::bytea[]));
 CREATE POLICY web_own ON membership FOR SELECT TO fencewatch_web USING (user_id = (SELECT fencewatch.context_user()));
 
--- Workers. What may not be claimed yet is hidden from every UPDATE and FOR UPDATE, so also from the article's own claim:
+-- Workers: of every tenant, or of those that worker_scope names; the first branch keeps fencewatch_worker itself from asking.
+-- What may not be claimed yet is hidden from every UPDATE and FOR UPDATE, so also from the article's own claim:
 -- what is not due, what is on hold, and, for workers that do not stamp, every job type that is not open to them.
-CREATE POLICY worker_read ON work_item FOR SELECT TO fencewatch_worker USING (true);
-CREATE POLICY worker_enqueue ON work_item FOR INSERT TO fencewatch_worker WITH CHECK (state IN ('queued', 'quarantined'));
+CREATE POLICY worker_read ON work_item FOR SELECT TO fencewatch_worker
+    USING ((SELECT session_user = 'fencewatch_worker') OR (SELECT NOT fencewatch.worker_is_scoped())
+           OR tenant_id = ANY ((SELECT fencewatch.worker_tenants())::text[]));
+CREATE POLICY worker_enqueue ON work_item FOR INSERT TO fencewatch_worker
+    WITH CHECK (state IN ('queued', 'quarantined') AND ((SELECT session_user = 'fencewatch_worker') OR (SELECT NOT fencewatch.worker_is_scoped())
+           OR tenant_id = ANY ((SELECT fencewatch.worker_tenants())::text[])));
 CREATE POLICY worker_write ON work_item FOR UPDATE TO fencewatch_worker
     USING ((state <> 'queued' OR (available_at <= (SELECT clock_timestamp()) AND job_type <> ALL ((SELECT fencewatch.held_types())::text[])))
            AND ((SELECT coalesce(current_setting('fencewatch.worker', true), '') = 'stamps')
-                OR job_type = ANY ((SELECT fencewatch.foreign_types())::text[])))
+                OR job_type = ANY ((SELECT fencewatch.foreign_types())::text[]))
+           AND ((SELECT session_user = 'fencewatch_worker') OR (SELECT NOT fencewatch.worker_is_scoped())
+           OR tenant_id = ANY ((SELECT fencewatch.worker_tenants())::text[])))
     WITH CHECK (true);
-CREATE POLICY worker_all ON payload TO fencewatch_worker USING (true) WITH CHECK (true);
+CREATE POLICY worker_all ON payload TO fencewatch_worker
+    USING ((SELECT session_user = 'fencewatch_worker') OR (SELECT NOT fencewatch.worker_is_scoped())
+           OR tenant_id = ANY ((SELECT fencewatch.worker_tenants())::text[]))
+    WITH CHECK ((SELECT session_user = 'fencewatch_worker') OR (SELECT NOT fencewatch.worker_is_scoped())
+           OR tenant_id = ANY ((SELECT fencewatch.worker_tenants())::text[]));
 
 -- Keeper: only what ran out of lease and attempts.
 CREATE POLICY keeping_read ON work_item FOR SELECT TO fencewatch_keeping USING (true);
@@ -54,6 +65,7 @@ GRANT USAGE ON SCHEMA fencewatch TO fencewatch_web, fencewatch_worker, fencewatc
     fencewatch_actions, fencewatch_reconciler;
 
 -- what trigger functions and policies call in the writer's name
+GRANT EXECUTE ON FUNCTION fencewatch.worker_is_scoped(), fencewatch.worker_tenants() TO fencewatch_worker;
 GRANT EXECUTE ON FUNCTION fencewatch.fence_base(), fencewatch.timeline(), fencewatch.held_types(), fencewatch.foreign_types(),
     fencewatch.may_be_lost(bigint, bigint), fencewatch.may_have_acted(work_item, text, bigint) TO fencewatch_worker, fencewatch_keeping;
 

@@ -31,6 +31,25 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Tenants of a role of workers; null: every one. Null comes back where there is no such role.
+CREATE OR REPLACE FUNCTION fencewatch.allow_worker(of_role text, of_tenant text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = of_role) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO fencewatch.worker_scope (role, tenant_id) VALUES (of_role, of_tenant)
+    ON CONFLICT ON CONSTRAINT worker_scope_once DO NOTHING;
+    RETURN FOUND;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencewatch.withdraw_worker(of_role text, of_tenant text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM fencewatch.worker_scope s WHERE s.role = of_role AND s.tenant_id IS NOT DISTINCT FROM of_tenant;
+    RETURN FOUND;
+END $$;
+
 -- A definition as the code has it: keys are columns of job_type; what is left out stays, or takes the column's default. What
 -- operators decide, a hold, stays as it is.
 CREATE OR REPLACE FUNCTION fencewatch.put_job_type(definition jsonb) RETURNS boolean
@@ -92,12 +111,13 @@ DECLARE
     now_is jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - '{tenant_id,tenant_digest,synced_at,created_at}'::text[] END;
     of_tenant bytea;
 BEGIN
-    IF TG_TABLE_NAME = 'membership' THEN
+    IF TG_TABLE_NAME IN ('membership', 'worker_scope') THEN
         of_tenant := coalesce(NEW.tenant_digest, OLD.tenant_digest);
     END IF;
     PERFORM fencewatch.enter(
         CASE TG_TABLE_NAME
             WHEN 'membership' THEN CASE TG_OP WHEN 'INSERT' THEN 'member_add' WHEN 'DELETE' THEN 'member_remove' ELSE 'member_change' END
+            WHEN 'worker_scope' THEN CASE TG_OP WHEN 'INSERT' THEN 'worker_allow' WHEN 'DELETE' THEN 'worker_withdraw' ELSE 'worker_change' END
             WHEN 'verb_right' THEN CASE TG_OP WHEN 'INSERT' THEN 'right_give' WHEN 'DELETE' THEN 'right_take' ELSE 'right_change' END
             ELSE CASE WHEN TG_OP = 'DELETE' THEN 'job_type_remove'
                       WHEN TG_OP = 'INSERT' OR was -> 'held_until' = now_is -> 'held_until' THEN 'job_type_put'
@@ -114,16 +134,23 @@ END $$;
 CREATE TRIGGER enter_administration AFTER INSERT OR UPDATE OR DELETE ON membership FOR EACH ROW EXECUTE FUNCTION fencewatch.enter_administration();
 CREATE TRIGGER enter_administration AFTER INSERT OR UPDATE OR DELETE ON verb_right FOR EACH ROW EXECUTE FUNCTION fencewatch.enter_administration();
 CREATE TRIGGER enter_administration AFTER INSERT OR UPDATE OR DELETE ON job_type FOR EACH ROW EXECUTE FUNCTION fencewatch.enter_administration();
+CREATE TRIGGER enter_administration AFTER INSERT OR UPDATE OR DELETE ON fencewatch.worker_scope FOR EACH ROW EXECUTE FUNCTION fencewatch.enter_administration();
+CREATE TRIGGER identify_member BEFORE INSERT OR UPDATE ON fencewatch.worker_scope FOR EACH ROW EXECUTE FUNCTION fencewatch.identify_member();
+CREATE TRIGGER never_truncated BEFORE TRUNCATE ON fencewatch.worker_scope FOR EACH STATEMENT EXECUTE FUNCTION fencewatch.refuse_removal();
 CREATE TRIGGER never_truncated BEFORE TRUNCATE ON membership FOR EACH STATEMENT EXECUTE FUNCTION fencewatch.refuse_removal();
 CREATE TRIGGER never_truncated BEFORE TRUNCATE ON verb_right FOR EACH STATEMENT EXECUTE FUNCTION fencewatch.refuse_removal();
 CREATE TRIGGER never_truncated BEFORE TRUNCATE ON job_type FOR EACH STATEMENT EXECUTE FUNCTION fencewatch.refuse_removal();
 ALTER TABLE membership ENABLE ALWAYS TRIGGER enter_administration, ENABLE ALWAYS TRIGGER never_truncated;
+ALTER TABLE fencewatch.worker_scope ENABLE ALWAYS TRIGGER enter_administration, ENABLE ALWAYS TRIGGER identify_member, ENABLE ALWAYS TRIGGER never_truncated;
 ALTER TABLE verb_right ENABLE ALWAYS TRIGGER enter_administration, ENABLE ALWAYS TRIGGER never_truncated;
 ALTER TABLE job_type ENABLE ALWAYS TRIGGER enter_administration, ENABLE ALWAYS TRIGGER never_truncated;
 
+ALTER TABLE fencewatch.worker_scope ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY owner_read ON fencewatch.worker_scope FOR SELECT TO fencewatch_owner USING (true);
+CREATE POLICY actions_all ON fencewatch.worker_scope TO fencewatch_actions USING (true) WITH CHECK (true);
 CREATE POLICY actions_all ON membership TO fencewatch_actions USING (true) WITH CHECK (true);
-REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON membership, verb_right, job_type FROM fencewatch_owner;
-GRANT SELECT, INSERT, DELETE ON membership, verb_right TO fencewatch_actions;
+REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON membership, verb_right, job_type, fencewatch.worker_scope FROM fencewatch_owner;
+GRANT SELECT, INSERT, DELETE ON membership, verb_right, fencewatch.worker_scope TO fencewatch_actions;
 GRANT SELECT, INSERT, UPDATE ON job_type TO fencewatch_actions;
 GRANT SELECT ON verb_right TO fencewatch_web;
 
@@ -132,6 +159,8 @@ ALTER FUNCTION fencewatch.add_membership(bigint, text, text) OWNER TO fencewatch
 ALTER FUNCTION fencewatch.remove_membership(bigint, text, text) OWNER TO fencewatch_actions;
 ALTER FUNCTION fencewatch.give_right(text, text) OWNER TO fencewatch_actions;
 ALTER FUNCTION fencewatch.take_right(text, text) OWNER TO fencewatch_actions;
+ALTER FUNCTION fencewatch.allow_worker(text, text) OWNER TO fencewatch_actions;
+ALTER FUNCTION fencewatch.withdraw_worker(text, text) OWNER TO fencewatch_actions;
 ALTER FUNCTION fencewatch.put_job_type(jsonb) OWNER TO fencewatch_actions;
 ALTER FUNCTION fencewatch.hold_job_type(text, timestamptz, text) OWNER TO fencewatch_actions;
 ALTER FUNCTION fencewatch.release_hold(text) OWNER TO fencewatch_actions;
@@ -142,5 +171,6 @@ GRANT USAGE ON SCHEMA fencewatch TO fencewatch_actions;
 SET LOCAL ROLE fencewatch_actions;
 GRANT EXECUTE ON FUNCTION fencewatch.add_membership(bigint, text, text), fencewatch.remove_membership(bigint, text, text),
     fencewatch.give_right(text, text), fencewatch.take_right(text, text), fencewatch.put_job_type(jsonb),
+    fencewatch.allow_worker(text, text), fencewatch.withdraw_worker(text, text),
     fencewatch.hold_job_type(text, timestamptz, text), fencewatch.release_hold(text) TO fencewatch_owner;
 SET LOCAL ROLE fencewatch_owner;

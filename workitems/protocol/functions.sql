@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION fencewatch.tombstone_of(of_tenant text, of_operation 
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp ROWS 1 AS $$
     SELECT t.* FROM fencewatch.tenant_key k JOIN public.tombstone t
         ON t.op_digest = fencewatch.item_digest(k.inner_pad, k.outer_pad, of_tenant, of_operation)
-     WHERE k.tenant_id = of_tenant AND EXISTS (SELECT FROM public.tombstone)
+     WHERE k.tenant_id = of_tenant AND EXISTS (SELECT FROM public.tombstone) AND fencewatch.worker_may(of_tenant)
      ORDER BY t.written_at DESC LIMIT 1
 $$;
 
@@ -142,6 +142,7 @@ BEGIN
     SELECT w.item_id, w.tenant_digest, noted_verb, w.state, w.state, w.fence, w.attempts, w.lease_owner, code, noted_detail
       FROM public.work_item w
      WHERE w.tenant_id = of_tenant AND w.operation_id = of_operation AND w.fence = my_fence AND w.state = 'claimed'
+       AND fencewatch.worker_may(of_tenant)
        AND w.lease_owner = my_lease_owner
        FOR UPDATE;   -- holds the claim still until the entry commits
     RETURN FOUND;
@@ -168,7 +169,7 @@ BEGIN
                SELECT FROM public.work_event e WHERE e.item_id = w.item_id AND e.fence = my_fence AND e.worker = my_lease_owner
                   AND e.verb IN ('claim', 'takeover')))
       FROM public.work_item w
-     WHERE w.tenant_id = of_tenant AND w.operation_id = of_operation
+     WHERE w.tenant_id = of_tenant AND w.operation_id = of_operation AND fencewatch.worker_may(of_tenant)
        AND NOT (w.fence = my_fence AND w.state = 'claimed' AND w.lease_owner IS NOT DISTINCT FROM my_lease_owner)
        AND NOT EXISTS (SELECT FROM public.work_event e WHERE e.item_id = w.item_id AND e.fence = my_fence AND e.verb = noted_verb
                           AND e.outcome_code IS NOT DISTINCT FROM code AND e.detail ->> 'tried' = tried)
